@@ -1,0 +1,1 @@
+"""Worldline: moves live interactive world-model sessions between nodes, bit for bit."""

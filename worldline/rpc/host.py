@@ -1,0 +1,89 @@
+"""What every service process does around its own work: settings, signals, readiness, exit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from worldline.errors import WorldlineError
+
+#: prctl(2): the signal this process gets when its parent dies.
+_PR_SET_PDEATHSIG = 1
+
+
+class ServiceSettings(BaseSettings):
+    """Settings that all services share; each service subclasses with its own prefix."""
+
+    model_config = SettingsConfigDict(env_prefix="WORLDLINE_", extra="forbid", frozen=True)
+
+    listen: str = Field("127.0.0.1:0", description="host:port for gRPC; port 0 picks a free one")
+    advertise: str = Field("", description="address that others dial; empty: the listen address")
+    ready_fd: int = Field(-1, description="descriptor for one JSON line once serving; -1: none")
+    die_with_parent: bool = Field(False, description="stop when the parent process dies")
+    reflection: bool = Field(False, description="serve gRPC reflection")
+    grace_s: float = Field(2.0, ge=0, le=60, description="time for calls in flight at shutdown")
+    log_format: str = Field("console", pattern="^(console|json)$", description="console or json")
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="least")
+    trace_store: str = Field(
+        "", description="OTLP/gRPC address of the embedded trace store (placement's); empty: none"
+    )
+
+
+SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
+
+
+def announce_ready(settings: ServiceSettings, address: str) -> None:
+    """Tell the parent, once, that the service serves and where: one JSON line on `ready_fd`."""
+    if settings.ready_fd < 0:
+        return
+    line = json.dumps({"address": address, "pid": os.getpid()}) + "\n"
+    with os.fdopen(settings.ready_fd, "w") as stream:
+        stream.write(line)
+
+
+def run_service(
+    settings: SettingsT, serve: Callable[[SettingsT, asyncio.Event], Awaitable[None]]
+) -> None:
+    """Run `serve(settings, stop)` until it returns; SIGTERM and SIGINT set `stop`.
+
+    Exits non-zero with one line on stderr when the service cannot work: the port, device or
+    variable at fault is in the message.
+    """
+    if settings.die_with_parent:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    try:
+        asyncio.run(_until_stopped(settings, serve))
+    except WorldlineError as error:
+        where = f" ({error.field})" if error.field else ""
+        sys.stderr.write(f"worldline: {error.reason}{where}: {error.message}\n")
+        raise SystemExit(1) from error
+
+
+async def _until_stopped(
+    settings: SettingsT, serve: Callable[[SettingsT, asyncio.Event], Awaitable[None]]
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    serving = asyncio.ensure_future(serve(settings, stop))
+    stopped = asyncio.ensure_future(stop.wait())
+    # A start-up that hangs must still die on SIGTERM: cancelled once the grace is over.
+    await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not serving.done():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(serving), settings.grace_s + 10)
+        serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving

@@ -1,0 +1,151 @@
+"""gRPC servers: bind or say why not, errors mapped in one interceptor, health and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from worldline.errors import InvariantBroken, Unavailable, WorldlineError
+from worldline.rpc.channel import MESSAGE_BYTES_MAX
+from worldline.rpc.status import to_status
+
+_log = structlog.get_logger(__name__)
+
+SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # Two processes on one port would share its connections silently: refuse instead.
+    ("grpc.so_reuseport", 0),
+    # Clients ping every 5 s (worldline.rpc.channel); the default would call that abuse.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 4_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns a raised `WorldlineError` into its status; anything else into INTERNAL, logged."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """Wrap the handler that gRPC found, whatever its arity."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        method = handler_call_details.method
+        kinds = {
+            (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
+            (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
+            (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
+            (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
+        }
+        attribute, build = kinds[(handler.request_streaming, handler.response_streaming)]
+        behaviour = getattr(handler, attribute)
+        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
+        return build(
+            wrap(behaviour, method),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Any]:
+    async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        try:
+            return await behaviour(request, context)
+        except Exception as error:
+            await _abort(error, method, context)
+
+    return unary
+
+
+def _wrap_stream(behaviour: Callable[..., AsyncIterator[Any]], method: str) -> Callable[..., Any]:
+    async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        try:
+            async for response in behaviour(request, context):
+                yield response
+        except Exception as error:
+            await _abort(error, method, context)
+
+    return stream
+
+
+async def _abort(error: Exception, method: str, context: grpc.aio.ServicerContext) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, InvariantBroken) or not isinstance(error, WorldlineError):
+        _log.exception("rpc.failed", method=method, exc_info=error)
+    if not isinstance(error, WorldlineError):
+        error = InvariantBroken(f"{method}: {type(error).__name__}: {error}")
+    await context.abort_with_status(to_status(error))
+
+
+class GrpcServer:
+    """A bound server with health and, when asked, reflection.
+
+    `bind` before anything expensive: a taken port must fail within a moment, naming the port.
+    """
+
+    def __init__(
+        self, *, reflection_enabled: bool = False, interceptors: tuple[Any, ...] = ()
+    ) -> None:
+        self.server = grpc.aio.server(
+            interceptors=(*interceptors, ErrorInterceptor()), options=SERVER_OPTIONS
+        )
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        self._reflection_enabled = reflection_enabled
+        self._names: list[str] = []
+        self.address = ""
+
+    def bind(self, listen: str) -> str:
+        """Bind `host:port`; port 0 picks one. Returns the address that clients dial.
+
+        Raises:
+            Unavailable: the address cannot be bound; the message names it.
+        """
+        try:
+            port = self.server.add_insecure_port(listen)
+        except RuntimeError as error:
+            port = 0
+            cause: Exception | None = error
+        else:
+            cause = None
+        if port == 0:
+            raise Unavailable(
+                f"cannot listen on {listen}: the port is taken or the address is not this host's; "
+                "choose another with --listen or WORLDLINE_<SERVICE>_LISTEN",
+                reason="LISTEN_FAILED",
+                field="listen",
+            ) from cause
+        host, _, _ = listen.rpartition(":")
+        self.address = f"{host}:{port}"
+        return self.address
+
+    def add(self, register: Callable[[Any, Any], None], servicer: Any, name: str) -> None:
+        """Add a servicer under its full proto name, for health and reflection too."""
+        register(servicer, self.server)
+        self._names.append(name)
+
+    async def start(self) -> None:
+        """Serve, and report SERVING."""
+        if self._reflection_enabled:
+            names = (*self._names, reflection.SERVICE_NAME, health.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self.server)
+        await self.server.start()
+        for name in ("", *self._names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """NOT_SERVING at once, calls in flight get `grace_s`, then they are cancelled."""
+        await self._health.enter_graceful_shutdown()
+        async with asyncio.timeout(grace_s + 5):
+            await self.server.stop(grace_s)
