@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from worldline.rpc.status import from_rpc_error
+from worldline.rpc.tracing import TracedChannel
 
 #: Control messages are small; a manifest of 450 leaves and 1,593 granules is 70 kB.
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
@@ -28,8 +29,11 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to `host:port` (or `unix:path`) with the project's options. Close it yourself."""
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    """A channel to `host:port` (or `unix:path`) with the project's options. Close it yourself.
+
+    Calls carry the caller's trace context.
+    """
+    return TracedChannel(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS))
 
 
 async def call(

@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from worldline.errors import InvariantBroken, Unavailable, WorldlineError
 from worldline.rpc.channel import MESSAGE_BYTES_MAX
 from worldline.rpc.status import to_status
+from worldline.rpc.tracing import TracingInterceptor
 
 _log = structlog.get_logger(__name__)
 
@@ -98,7 +99,8 @@ class GrpcServer:
         self, *, reflection_enabled: bool = False, interceptors: tuple[Any, ...] = ()
     ) -> None:
         self.server = grpc.aio.server(
-            interceptors=(*interceptors, ErrorInterceptor()), options=SERVER_OPTIONS
+            interceptors=(TracingInterceptor(), *interceptors, ErrorInterceptor()),
+            options=SERVER_OPTIONS,
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)

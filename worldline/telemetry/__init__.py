@@ -1,0 +1,24 @@
+"""Telemetry: spans, metrics and logs of one process; see docs/design for the span names.
+
+Everything works with nothing started: spans and metrics then cost a few attribute look-ups and
+trace ids that arrive over gRPC are still passed on.
+"""
+
+from __future__ import annotations
+
+from worldline.telemetry.logs import configure_logs
+from worldline.telemetry.metrics import Instruments, instruments
+from worldline.telemetry.process import Telemetry, start
+from worldline.telemetry.spans import ActiveSpan, current_trace_id, current_traceparent, span
+
+__all__ = [
+    "ActiveSpan",
+    "Instruments",
+    "Telemetry",
+    "configure_logs",
+    "current_trace_id",
+    "current_traceparent",
+    "instruments",
+    "span",
+    "start",
+]

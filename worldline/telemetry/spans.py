@@ -1,0 +1,122 @@
+"""Span: one timed step of a move, in the trace that all parties share.
+
+The tracer is this module's own, not OpenTelemetry's process-wide one: an application that holds a
+`worldline.Client` keeps its own provider, and its spans become the parents of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import Span, Status, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+#: What may be given as an attribute; None is left out.
+Attribute = str | bool | int | float | bytes | Enum | None
+
+_PREFIX = "worldline."
+#: OTLP integers are signed; a digest or a generation may not fit.
+_INT64_MAX = (1 << 63) - 1
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+class _Current:
+    """The tracer in use: the API's (a no-op unless the application set one) until `start`."""
+
+    tracer: Tracer = trace.get_tracer("worldline")
+
+
+def use_tracer(tracer: Tracer | None) -> None:
+    """Make `tracer` the one that `span` uses; None goes back to the API's."""
+    _Current.tracer = tracer if tracer is not None else trace.get_tracer("worldline")
+
+
+class ActiveSpan:
+    """The span that a `with span(...)` block runs in."""
+
+    def __init__(self, inner: Span) -> None:
+        self._inner = inner
+
+    def set(self, **attributes: Attribute) -> None:
+        """Add or replace attributes; each becomes `worldline.<name>`."""
+        self._inner.set_attributes(_encode(attributes))
+
+    def event(self, name: str, **attributes: Attribute) -> None:
+        """Note that something happened at this moment."""
+        self._inner.add_event(name, _encode(attributes))
+
+    def fail(self, reason: str) -> None:
+        """Mark the span as failed without an exception, for outcomes such as a reject."""
+        self._inner.set_status(Status(StatusCode.ERROR, reason))
+
+    @property
+    def trace_id(self) -> str:
+        """32 hex digits; empty where nothing is traced."""
+        return _trace_id(self._inner)
+
+
+@contextmanager
+def span(name: str, *, parent: str = "", **attributes: Attribute) -> Iterator[ActiveSpan]:
+    """Run the block inside a span; its children are the spans that the block opens.
+
+    `parent` is a W3C traceparent (see `current_traceparent`) to hang the span under, for work
+    that goes on in another task or after a restart; by default the current span is the parent.
+    Whatever the block raises is recorded, cancellation too, and raised on.
+    """
+    above = _PROPAGATOR.extract({"traceparent": parent}) if parent else None
+    inner = _Current.tracer.start_span(name, context=above, attributes=_encode(attributes))
+    token = otel_context.attach(trace.set_span_in_context(inner, above))
+    try:
+        yield ActiveSpan(inner)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception):
+            inner.record_exception(error)
+        inner.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        raise
+    finally:
+        otel_context.detach(token)
+        inner.end()
+
+
+def current_trace_id() -> str:
+    """Trace id of the current context, 32 hex digits; empty where nothing is traced."""
+    return _trace_id(trace.get_current_span())
+
+
+def current_traceparent() -> str:
+    """The current span as a W3C traceparent (W3C Trace Context, section 3.2); empty if none."""
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier)
+    return carrier.get("traceparent", "")
+
+
+def _trace_id(inner: Span) -> str:
+    found = inner.get_span_context()
+    return trace.format_trace_id(found.trace_id) if found.is_valid else ""
+
+
+def _encode(attributes: dict[str, Attribute]) -> dict[str, AttributeValue]:
+    return {
+        _PREFIX + name: _encode_one(value)
+        for name, value in attributes.items()
+        if value is not None
+    }
+
+
+def _encode_one(value: Attribute) -> AttributeValue:
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _INT64_MAX:
+        return str(value)
+    if isinstance(value, str | bool | int | float):
+        return value
+    return str(value)
