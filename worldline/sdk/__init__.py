@@ -1,0 +1,43 @@
+"""SDK: what a client program uses to open worlds, play them and move them."""
+
+from __future__ import annotations
+
+from worldline.sdk.actions import Action
+from worldline.sdk.block import Block
+from worldline.sdk.client import Client
+from worldline.sdk.records import (
+    Engine,
+    Failure,
+    MovePhase,
+    MoveRecord,
+    Node,
+    Progress,
+    PushStats,
+    SessionInfo,
+    SlotName,
+    Trace,
+    TraceSpan,
+    World,
+)
+from worldline.sdk.rejected import Rejected
+from worldline.sdk.session import Session
+
+__all__ = [
+    "Action",
+    "Block",
+    "Client",
+    "Engine",
+    "Failure",
+    "MovePhase",
+    "MoveRecord",
+    "Node",
+    "Progress",
+    "PushStats",
+    "Rejected",
+    "Session",
+    "SessionInfo",
+    "SlotName",
+    "Trace",
+    "TraceSpan",
+    "World",
+]

@@ -1,0 +1,182 @@
+"""Client: a program's connection to Worldline."""
+
+from __future__ import annotations
+
+import uuid
+
+from worldline.contract import Contract, ServiceClass, contract_to_proto
+from worldline.fields import identifier, positive, whole
+from worldline.rpc.channel import ChannelPool
+from worldline.sdk.calls import Caller
+from worldline.sdk.playback import Playback
+from worldline.sdk.records import (
+    MoveRecord,
+    Node,
+    SessionInfo,
+    Trace,
+    move_from_proto,
+    node_from_proto,
+    session_from_proto,
+    trace_from_proto,
+)
+from worldline.sdk.rejected import Rejected
+from worldline.sdk.session import Session
+from worldline.v1 import engine_pb2, placement_pb2, placement_pb2_grpc
+from worldline.verdict import verdict_from_proto
+
+#: What a session is promised where its client says nothing: interactive, bitwise, 5 s of stall.
+DEFAULT_CONTRACT = Contract(service_class=ServiceClass.C1_INTERACTIVE, horizon_ms=5_000.0)
+_SEED_MAX = (1 << 64) - 1
+_MOVES_MAX = (1 << 32) - 1
+
+
+class Client:
+    """Async context manager over placement's address (host:port).
+
+    `timeout_s` bounds every short call, `open_timeout_s` the opening of a world (its engine may
+    have to build a model), `move_timeout_s` a move, `block_timeout_s` the wait for one block, and
+    `patience_s` how long a broken play looks for its session's engine.
+    """
+
+    def __init__(
+        self,
+        placement_address: str,
+        *,
+        client_id: str = "",
+        timeout_s: float = 10.0,
+        open_timeout_s: float = 120.0,
+        move_timeout_s: float = 120.0,
+        block_timeout_s: float = 60.0,
+        patience_s: float = 30.0,
+    ) -> None:
+        identifier(placement_address, "placement_address")
+        self.placement_address = placement_address
+        self._caller = Caller(
+            client_id or f"client-{uuid.uuid4().hex[:12]}", positive(timeout_s, "timeout_s")
+        )
+        self._open_timeout_s = positive(open_timeout_s, "open_timeout_s")
+        self._move_timeout_s = positive(move_timeout_s, "move_timeout_s")
+        self._block_timeout_s = positive(block_timeout_s, "block_timeout_s")
+        self._patience_s = positive(patience_s, "patience_s")
+        self._channels = ChannelPool()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; sessions live on and can be joined again by id."""
+        await self._channels.close()
+
+    async def open(
+        self,
+        preset: str = "tiny",
+        *,
+        seed: int = 0,
+        contract: Contract = DEFAULT_CONTRACT,
+        node: str = "",
+    ) -> Session:
+        """Open a world on `node` (empty: placement chooses).
+
+        Raises:
+            Rejected: there is no room for it; `verdict` has the reason.
+            InvalidInput: an unknown preset or a seed out of range.
+            NotFound: no such node.
+        """
+        identifier(preset, "preset")
+        whole(seed, "seed", at_most=_SEED_MAX)
+        response = await self._caller.retried(
+            self._placement().OpenSession,
+            placement_pb2.OpenSessionRequest(
+                contract=contract_to_proto(contract),
+                world=engine_pb2.WorldSpec(preset=preset, seed=seed),
+                node_id=node,
+                idempotency_key=uuid.uuid4().hex,
+            ),
+            timeout_s=self._open_timeout_s,
+        )
+        verdict = verdict_from_proto(response.verdict)
+        if not verdict.admitted:
+            raise Rejected(verdict)
+        info = session_from_proto(response.session)
+        return self._session(info, Playback(0, info.epoch))
+
+    async def session(self, session_id: str) -> Session:
+        """A session that exists, by id; `play` joins it at its present block.
+
+        Raises:
+            NotFound: no such session.
+        """
+        identifier(session_id, "session_id")
+        response = await self._caller.retried(
+            self._placement().ResolveSession,
+            placement_pb2.ResolveSessionRequest(session_id=session_id),
+        )
+        return self._session(session_from_proto(response.session), None)
+
+    async def nodes(self) -> tuple[Node, ...]:
+        """Every node that the directory knows."""
+        request = placement_pb2.ListNodesRequest()
+        response = await self._caller.retried(self._placement().ListNodes, request)
+        return tuple(node_from_proto(node) for node in response.nodes)
+
+    async def sessions(self) -> tuple[SessionInfo, ...]:
+        """Every session that the directory knows."""
+        request = placement_pb2.ListSessionsRequest()
+        response = await self._caller.retried(self._placement().ListSessions, request)
+        return tuple(session_from_proto(session) for session in response.sessions)
+
+    async def moves(self, session_id: str = "", limit: int = 100) -> tuple[MoveRecord, ...]:
+        """Moves, newest first; of one session where `session_id` is given."""
+        whole(limit, "limit", at_least=1, at_most=_MOVES_MAX)
+        request = placement_pb2.ListMovesRequest(session_id=session_id, limit=limit)
+        response = await self._caller.retried(self._placement().ListMoves, request)
+        return tuple(move_from_proto(move) for move in response.moves)
+
+    async def move_record(self, move_id: str) -> MoveRecord:
+        """The truth about one move.
+
+        Raises:
+            NotFound: no such move.
+        """
+        identifier(move_id, "move_id")
+        request = placement_pb2.GetMoveRequest(move_id=move_id)
+        response = await self._caller.retried(self._placement().GetMove, request)
+        return move_from_proto(response.move)
+
+    async def trace(self, move_id: str) -> Trace:
+        """The spans of one move, from the embedded trace store.
+
+        Spans arrive about a fifth of a second after they end.
+
+        Raises:
+            NotFound: no such move.
+        """
+        identifier(move_id, "move_id")
+        request = placement_pb2.GetTraceRequest(move_id=move_id)
+        response = await self._caller.retried(self._placement().GetTrace, request)
+        return trace_from_proto(response)
+
+    async def census(self) -> dict[str, int]:
+        """What placement's process holds: the figures that leak tests compare."""
+        request = placement_pb2.DescribePlacementRequest()
+        response = await self._caller.retried(self._placement().DescribePlacement, request)
+        return dict(response.census.counts)
+
+    def _placement(self) -> placement_pb2_grpc.PlacementServiceStub:
+        channel = self._channels.get(self.placement_address)
+        return placement_pb2_grpc.PlacementServiceStub(channel)
+
+    def _session(self, info: SessionInfo, playback: Playback | None) -> Session:
+        return Session(
+            info,
+            caller=self._caller,
+            channels=self._channels,
+            placement=self._placement(),
+            playback=playback,
+            patience_s=self._patience_s,
+            block_timeout_s=self._block_timeout_s,
+            move_timeout_s=self._move_timeout_s,
+        )

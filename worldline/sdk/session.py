@@ -1,0 +1,185 @@
+"""Session: one live world in a client's hands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from worldline.errors import Conflict, NotFound
+from worldline.fields import whole
+from worldline.rpc.channel import ChannelPool
+from worldline.sdk.block import Block
+from worldline.sdk.calls import Caller
+from worldline.sdk.playback import Playback
+from worldline.sdk.player import Actions, Player
+from worldline.sdk.records import Failure, MoveRecord, SessionInfo, session_from_proto
+from worldline.sdk.route import Route
+from worldline.sdk.verbs import OnProgress, Verbs
+from worldline.state.manifest import Manifest
+from worldline.v1 import placement_pb2, placement_pb2_grpc
+from worldline.verdict import Verdict
+
+#: Engines keep the last eight blocks for a client that comes back (docs: the play stream).
+WINDOW_MAX = 8
+#: How long a new `play` waits for the former one to let go.
+_HANDOVER_S = 2.0
+
+
+class Session:
+    """Made by `Client.open` and `Client.session`; lives as long as its client.
+
+    As an async context manager it closes the world at the end.
+    """
+
+    def __init__(
+        self,
+        info: SessionInfo,
+        *,
+        caller: Caller,
+        channels: ChannelPool,
+        placement: placement_pb2_grpc.PlacementServiceStub,
+        playback: Playback | None,
+        patience_s: float,
+        block_timeout_s: float,
+        move_timeout_s: float,
+    ) -> None:
+        #: Where the session was when placement was last asked.
+        self.info = info
+        self._caller = caller
+        self._channels = channels
+        self._placement = placement
+        self._playback = playback
+        self._route = Route(info.engine_address, patience_s, caller.policy)
+        self._block_timeout_s = block_timeout_s
+        self._verbs = Verbs(info.session_id, caller, placement, move_timeout_s)
+        self._one_player = asyncio.Lock()
+
+    @property
+    def session_id(self) -> str:
+        """The session's name."""
+        return self.info.session_id
+
+    @property
+    def epoch(self) -> int:
+        """Newest epoch that this client has seen."""
+        seen = self._playback.epoch if self._playback is not None else 0
+        return max(seen, self.info.epoch)
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def play(
+        self, actions: Actions, *, digests: bool = False, frames: bool = True, window: int = 1
+    ) -> AsyncGenerator[Block, None]:
+        """Generate one block per action; an async iterator over them.
+
+        Survives moves and broken connections: block indices are consecutive, none is lost, none
+        comes twice. `window` is how many actions may be ahead of their blocks (up to 8).
+
+        Raises:
+            IntegrityError: blocks are gone for good (reason BLOCKS_LOST).
+            Conflict: this session is being played already, here (PLAYING) or from another
+                client that joined later (SUPERSEDED); or it was closed.
+            DeadlineExceeded: a block did not come in time.
+            Unavailable: no engine could be joined within the client's patience.
+        """
+        whole(window, "window", at_least=1, at_most=WINDOW_MAX)
+        await self._become_player()
+        try:
+            player = Player(
+                session_id=self.session_id,
+                caller=self._caller,
+                channels=self._channels,
+                playback=await self._position(),
+                route=self._route,
+                resolve=self._resolve,
+                block_timeout_s=self._block_timeout_s,
+                digests=digests,
+                frames=frames,
+                window=window,
+            )
+            async with aclosing(player.run(actions)) as blocks:
+                async for block in blocks:
+                    yield block
+        finally:
+            self._one_player.release()
+
+    async def refresh(self) -> SessionInfo:
+        """Ask placement where the session lives now."""
+        return await self._resolve(self._caller.timeout_s)
+
+    async def close(self) -> None:
+        """End the world; closing it twice is no error."""
+        try:
+            await self._caller.retried(
+                self._placement.CloseSession,
+                placement_pb2.CloseSessionRequest(session_id=self.session_id),
+            )
+        except NotFound:
+            return  # a retry after a lost reply, or somebody else closed it
+
+    async def register_state(self) -> Manifest:
+        """Manifest of the live world at a block boundary, digests included."""
+        return await self._verbs.register_state()
+
+    async def admit(self, target: str = "") -> Verdict:
+        """May the session move to node `target` (empty: placement chooses) now?"""
+        return await self._verbs.admit(target)
+
+    async def migrate(self, on_progress: OnProgress | None = None) -> Manifest:
+        """Freeze, and stage the state at the target of the admitted move."""
+        return await self._verbs.migrate(on_progress)
+
+    async def verify(self) -> bool:
+        """Whether the staged bytes equal the source's; `difference` says where not."""
+        return await self._verbs.verify()
+
+    async def commit(self) -> Manifest:
+        """Let the world change hands; returns the manifest under its new epoch."""
+        return await self._verbs.commit()
+
+    async def rollback(self) -> Manifest:
+        """Give the admitted move up; the source plays on."""
+        return await self._verbs.rollback()
+
+    async def move(self, target: str = "", on_progress: OnProgress | None = None) -> MoveRecord:
+        """All of the verbs in one; see `MoveRecord.raise_unless_committed`."""
+        return await self._verbs.move(target, on_progress)
+
+    @property
+    def move_id(self) -> str:
+        """The move that `admit` began; empty where none is under way."""
+        return self._verbs.move_id
+
+    @property
+    def difference(self) -> Failure | None:
+        """The first leaf and granule that `verify` found different."""
+        return self._verbs.difference
+
+    async def _become_player(self) -> None:
+        # An iterator that was left with `break` closes a moment later, when it is collected.
+        try:
+            async with asyncio.timeout(_HANDOVER_S):
+                await self._one_player.acquire()
+        except TimeoutError:
+            raise Conflict("the session is being played already", reason="PLAYING") from None
+
+    async def _position(self) -> Playback:
+        """Where to play on; a session that another client opened is joined at its present block."""
+        if self._playback is None:
+            manifest = await self.register_state()
+            self._playback = Playback(manifest.block_index, manifest.epoch)
+        return self._playback
+
+    async def _resolve(self, timeout_s: float) -> SessionInfo:
+        response = await self._caller.retried(
+            self._placement.ResolveSession,
+            placement_pb2.ResolveSessionRequest(session_id=self.session_id),
+            timeout_s=timeout_s,
+        )
+        self.info = session_from_proto(response.session)
+        return self.info
