@@ -1,1 +1,1 @@
-"""The engine service."""
+"""The engine service: one process per device, runs sessions and owns the schedule of quanta."""

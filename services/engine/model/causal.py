@@ -1,0 +1,115 @@
+"""Causal world: generates blocks by denoising latents under actions, one quantum a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import torch
+from torch import Tensor
+
+from services.engine.model.actions import embed_action
+from services.engine.model.config import WorldConfig
+from services.engine.model.decoder import decode
+from services.engine.model.noise import SessionNoise, seed_noise
+from services.engine.model.state import CACHE_KEYS, state_spec
+from services.engine.model.transformer import BlockInputs, predict, prepare
+from services.engine.model.weights import Weights
+from services.engine.world import Action, Frames, StateTree
+from worldline.errors import InvalidInput
+
+
+class CausalWorld:
+    """A `WorldModel`: three denoising quanta, then a context pass at noise level 0.
+
+    Computes in float32; the caches are bfloat16. Holds weights only.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.config: WorldConfig = weights.config
+
+    @property
+    def preset(self) -> str:
+        """The preset's name."""
+        return self.config.name
+
+    @property
+    def quanta_per_block(self) -> int:
+        """Denoising quanta and the context pass."""
+        return self.config.quanta_per_block
+
+    def state_spec(self) -> StateTree:
+        """See `WorldModel.state_spec`."""
+        return state_spec(self.config)
+
+    def initialise(self, state: StateTree, seed: int) -> None:
+        """Empty caches, and a first frame drawn from `seed`."""
+        initialise(state, seed)
+
+    def block(self, state: StateTree, action: Action) -> Generator[None, None, Frames]:
+        """See `WorldModel.block`. Denoises with fresh noise between quanta (self-forcing)."""
+        config = self.config
+        expect_block(state, action)
+        with torch.no_grad():
+            noise = SessionNoise(state["noise"]["generator"])
+            frame_start = action.block_index * config.frames_per_block
+            embedding = embed_action(self.weights, action)
+            inputs = prepare(self.weights, state["first_frame"], embedding, frame_start)
+            shape = (config.frames_per_block * config.tokens_per_frame, config.latent_channels)
+            latents = noise.normal(shape)
+        for index, sigma in enumerate(config.sigmas):
+            with torch.no_grad():
+                if index > 0:
+                    latents = (1.0 - sigma) * latents + sigma * noise.normal(shape)
+                latents = predict(self.weights, state, inputs, latents, sigma)
+            # Grad mode belongs to the thread: it must not be left changed across a yield.
+            yield
+        with torch.no_grad():
+            noise.store()
+            return self._finish(state, inputs, latents, action)
+
+    def _finish(
+        self, state: StateTree, inputs: BlockInputs, latents: Tensor, action: Action
+    ) -> Frames:
+        """The context pass: the cache as later blocks see it comes from the clean latents."""
+        predict(self.weights, state, inputs, latents, 0.0)
+        pixels = decode(self.weights, state, latents, action).cpu()
+        state["block_index"] = action.block_index + 1
+        count, height, width, _ = pixels.shape
+        return Frames(count, height, width, pixels.numpy().tobytes())
+
+
+def expect_block(state: StateTree, action: Action) -> None:
+    """The action must be for the state's next block.
+
+    Raises:
+        InvalidInput: it is for another one.
+    """
+    if state["block_index"] != action.block_index:
+        raise InvalidInput(
+            f"the state is at block {state['block_index']}, the action for {action.block_index}",
+            leaf="block_index",
+            field="action.block_index",
+        )
+
+
+def initialise(state: StateTree, seed: int) -> None:
+    """A fresh session's state: everything zero but the generator and the first frame."""
+    if not 0 <= seed < 1 << 64:
+        raise InvalidInput(f"world.seed is {seed}: must fit 64 bits", field="world.seed")
+    for key in CACHE_KEYS:
+        for cache in state[key]:
+            for name, leaf in cache.items():
+                if isinstance(leaf, Tensor):
+                    leaf.zero_()
+                else:
+                    cache[name] = False
+    for leaf in state["decoder"].values():
+        leaf.zero_()
+    generator = seed_noise(state["noise"]["generator"], seed)
+    first_frame = state["first_frame"]
+    first_frame.copy_(torch.randn(first_frame.shape, generator=generator))
+    # The first frame is not noise: neighbours are alike, and the whole has a colour of its own.
+    first_frame.mul_(0.5).add_(torch.randn(first_frame.shape[1], generator=generator))
+    state["noise"]["generator"].copy_(generator.get_state())
+    state["block_index"] = 0

@@ -1,0 +1,103 @@
+"""Dirty world: a preset's state without its compute.
+
+The one special case of the engine: on a CPU a block of `mg2` would take minutes, but its state
+can be allocated, rewritten as the window rule says and moved. Frames are not generated: the
+world says so by `Frames.count == 0`. What is rewritten is random, from the session's own noise
+generator, so blocks stay deterministic and a twin can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import torch
+from torch import Tensor
+
+from services.engine.model.causal import expect_block, initialise
+from services.engine.model.config import WorldConfig
+from services.engine.model.noise import SessionNoise
+from services.engine.model.state import state_spec
+from services.engine.model.window import Cache, claim
+from services.engine.world import NO_FRAMES, Action, Frames, StateTree
+
+
+class DirtyWorld:
+    """A `WorldModel` that rewrites exactly what a block of the real one rewrites."""
+
+    def __init__(self, config: WorldConfig) -> None:
+        self.config = config
+
+    @property
+    def preset(self) -> str:
+        """The preset's name."""
+        return self.config.name
+
+    @property
+    def quanta_per_block(self) -> int:
+        """One: there is nothing to denoise."""
+        return 1
+
+    def state_spec(self) -> StateTree:
+        """The same tree as the computing world's."""
+        return state_spec(self.config)
+
+    def initialise(self, state: StateTree, seed: int) -> None:
+        """The same first state as the computing world's."""
+        initialise(state, seed)
+
+    def block(self, state: StateTree, action: Action) -> Generator[None, None, Frames]:
+        """Rewrite the window for one block; shows no frames. The action changes nothing."""
+        expect_block(state, action)
+        yield from ()
+        noise = SessionNoise(state["noise"]["generator"])
+        dirty(self.config, state, noise.generator)
+        noise.store()
+        state["block_index"] = action.block_index + 1
+        return NO_FRAMES
+
+
+def dirty(config: WorldConfig, state: StateTree, generator: torch.Generator) -> None:
+    """One block's writes with random bytes: window half, shifts, indices, first-frame caches.
+
+    The caches of the unwired action modules are left alone, as in the model.
+    """
+    frames = config.frames_per_block
+    frame_start = state["block_index"] * frames
+    for index in range(config.layers):
+        kv_cache = state["kv_cache"][index]
+        _rewrite(kv_cache, f"kv_cache[{index}]", frame_start, frames, config, generator)
+        cross = state["crossattn_cache"][index]
+        if not cross["is_init"]:
+            _fill(cross["k"], generator)
+            _fill(cross["v"], generator)
+            cross["is_init"] = True
+    for name in ("kv_cache_mouse", "kv_cache_keyboard"):
+        for index in range(config.action_layers):
+            cache, path = state[name][index], f"{name}[{index}]"
+            begin, end = claim(cache, path, frame_start, frames)
+            _fill(cache["k"][:, begin:end], generator)
+            _fill(cache["v"][:, begin:end], generator)
+    for leaf in state["decoder"].values():
+        leaf.copy_(torch.randn(leaf.shape, generator=generator))
+
+
+def _rewrite(
+    cache: Cache,
+    path: str,
+    frame_start: int,
+    frames: int,
+    config: WorldConfig,
+    generator: torch.Generator,
+) -> None:
+    tokens = config.tokens_per_frame
+    begin, end = claim(cache, path, frame_start * tokens, frames * tokens)
+    _fill(cache["k"][:, begin:end], generator)
+    _fill(cache["v"][:, begin:end], generator)
+
+
+def _fill(leaf: Tensor, generator: torch.Generator) -> None:
+    """Random bits, NaNs among them; eight bytes a draw, because this is the bulk of the time."""
+    size_bytes = leaf.numel() * leaf.element_size()
+    words = torch.empty((size_bytes + 7) // 8, dtype=torch.int64)
+    words.random_(generator=generator)
+    leaf.copy_(words.view(torch.uint8)[:size_bytes].view(leaf.dtype).view(leaf.shape))

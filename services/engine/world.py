@@ -1,0 +1,97 @@
+"""World: what an engine author implements, and the values that pass between world and engine.
+
+To add a model, write a class with the four members of `WorldModel` and name it in
+`services/engine/model/factory.py`. The engine owns the memory: it allocates what `state_spec`
+describes in a slot and hands the model a tree of views. The model object itself holds weights
+and nothing else, so one object serves every session of its preset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from worldline.errors import InvalidInput
+
+#: A nested tree of dicts and lists with tensors (views into a slot) and Python scalars at its
+#: leaves. Scalars are replaced in place: they travel in the manifest.
+StateTree = dict[str, Any]
+
+KEYBOARD_BITS = 4
+
+
+@dataclass(frozen=True)
+class Action:
+    """What the client did during one block. Cannot be invalid.
+
+    `keyboard` is a bit set: 0 forward (W), 1 back (S), 2 left (A), 3 right (D). Mouse motion is
+    in [-1, 1].
+    """
+
+    block_index: int
+    keyboard: int = 0
+    mouse_dx: float = 0.0
+    mouse_dy: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.block_index < 0:
+            raise InvalidInput("action.block_index is negative", field="action.block_index")
+        if not 0 <= self.keyboard < 1 << KEYBOARD_BITS:
+            raise InvalidInput(
+                f"action.keyboard is {self.keyboard}: only bits 0 to {KEYBOARD_BITS - 1} mean keys",
+                field="action.keyboard",
+            )
+        for name in ("mouse_dx", "mouse_dy"):
+            value: float = getattr(self, name)
+            if not math.isfinite(value) or not -1.0 <= value <= 1.0:
+                raise InvalidInput(
+                    f"action.{name} is {value}: must be in [-1, 1]", field=f"action.{name}"
+                )
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The RGB frames of one block: uint8, frame-major, count x height x width x 3."""
+
+    count: int
+    height: int
+    width: int
+    pixels: bytes
+
+
+#: A state-only world shows nothing.
+NO_FRAMES = Frames(0, 0, 0, b"")
+
+
+class WorldModel(Protocol):
+    """A model that generates one block at a time from a state tree it does not own."""
+
+    @property
+    def preset(self) -> str:
+        """The name clients open it by."""
+
+    @property
+    def quanta_per_block(self) -> int:
+        """Model passes in a block, for the schedule and the measured profile."""
+
+    def state_spec(self) -> StateTree:
+        """The tree that one session needs: `TensorSpec` leaves, and the scalars' first values.
+
+        Everything that decides the next frame must be in it: caches, counters, flags, the noise
+        generator's state, the decoder's cache. What is not in it does not survive a move.
+        """
+
+    def initialise(self, state: StateTree, seed: int) -> None:
+        """Write the state of a fresh session into `state`, every byte of it."""
+
+    def block(self, state: StateTree, action: Action) -> Generator[None, None, Frames]:
+        """Generate one block in place; `yield` after every quantum but the last.
+
+        Between yields the engine may run other sessions. It never freezes, moves or digests a
+        state between the first quantum of a block and its return.
+
+        Raises:
+            InvalidInput: the state is not one that this model wrote; `leaf` says where.
+        """
