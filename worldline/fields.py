@@ -38,8 +38,10 @@ def finite(value: float, field: str) -> float:
     return number
 
 
-def positive(value: float, field: str, *, at_most: float = math.inf) -> float:
-    """A finite number above 0 and not above `at_most`.
+def positive(
+    value: float, field: str, *, at_least: float = 0.0, at_most: float = math.inf
+) -> float:
+    """A finite number above 0, and between `at_least` and `at_most`.
 
     Raises:
         InvalidInput: it is not.
@@ -47,6 +49,8 @@ def positive(value: float, field: str, *, at_most: float = math.inf) -> float:
     number = finite(value, field)
     if number <= 0:
         raise InvalidInput(f"{field} must be greater than 0, got {value}", field=field)
+    if number < at_least:
+        raise InvalidInput(f"{field} must be at least {at_least:g}, got {value}", field=field)
     if number > at_most:
         raise InvalidInput(f"{field} must be at most {at_most:g}, got {value}", field=field)
     return number

@@ -1,0 +1,54 @@
+"""Fleet: how many moves one channel carries within a horizon, as a fluid.
+
+Paper, section 4.1, equation 3 and its footnote.
+"""
+
+from __future__ import annotations
+
+from worldline.admissibility.bounds import (
+    check_dirty_rate,
+    check_duration_ms,
+    check_rate,
+    check_setup_ms,
+    check_state_bytes,
+)
+
+
+def horizon_bytes(state_bytes: int, dirty_rate_bytes_per_s: float, horizon_ms: float) -> float:
+    """C = S + D*H, the bytes that one move of a generating source costs within its horizon.
+
+    Raises:
+        InvalidInput: a value out of range; `field` is its name.
+    """
+    check_state_bytes(state_bytes, "state_bytes")
+    check_dirty_rate(dirty_rate_bytes_per_s, "dirty_rate_bytes_per_s")
+    check_duration_ms(horizon_ms, "horizon_ms")
+    return state_bytes + dirty_rate_bytes_per_s * horizon_ms / 1e3
+
+
+def fluid_moves_max(
+    move_bytes: float, rate_bytes_per_s: float, horizon_ms: float, setup_ms: float = 0.0
+) -> float:
+    """N <= H*B/C, the bound of equation 3; with `setup_ms`, each move's fixed cost is charged too.
+
+    The fluid bound drops that cost and so admits one move too many where states are small.
+
+    Raises:
+        InvalidInput: a value out of range; `field` is its name.
+    """
+    check_rate(move_bytes, "move_bytes")  # the same range: 1 B to 1 PB
+    check_rate(rate_bytes_per_s, "rate_bytes_per_s")
+    check_duration_ms(horizon_ms, "horizon_ms")
+    check_setup_ms(setup_ms, "setup_ms")
+    return moves_max_at_wall(move_bytes / rate_bytes_per_s * 1e3 + setup_ms, horizon_ms)
+
+
+def moves_max_at_wall(wall_ms: float, horizon_ms: float) -> float:
+    """N <= H/T, the same bound from a measured wall-clock time T of one move.
+
+    Raises:
+        InvalidInput: a value out of range; `field` is its name.
+    """
+    check_duration_ms(wall_ms, "wall_ms")
+    check_duration_ms(horizon_ms, "horizon_ms")
+    return horizon_ms / wall_ms
