@@ -49,7 +49,8 @@ class TicketClaims:
 
     At most `extent_bytes_max` bytes of the layout with `topology_hash`, from `source_node_id` to
     `target_node_id`, for session `session_id` at `epoch`. The wire must be granted within
-    `valid_for_ms` after `issued_at_ms`; once granted it is held for at most `lease_ms`.
+    `valid_for_ms` after `issued_at_ms`; once granted it is held for at most `lease_ms`. A probe
+    may go without a session.
 
     Raises:
         InvalidInput: a claim out of range; `field` is `ticket.<name>`.
@@ -69,8 +70,11 @@ class TicketClaims:
     lease_ms: int
 
     def __post_init__(self) -> None:
-        for name in ("ticket_id", "move_id", "session_id", "source_node_id", "target_node_id"):
+        for name in ("ticket_id", "move_id", "source_node_id", "target_node_id"):
             identifier(getattr(self, name), f"ticket.{name}")
+        enum_member(MovePurpose, self.purpose, "ticket.purpose")
+        if self.session_id or self.purpose is not MovePurpose.PROBE:
+            identifier(self.session_id, "ticket.session_id")
         whole(self.epoch, "ticket.epoch")
         whole(self.extent_bytes_max, "ticket.extent_bytes_max", at_least=1)
         if not 1 <= len(self.topology_hash) <= TOPOLOGY_HASH_BYTES_MAX:
@@ -79,7 +83,6 @@ class TicketClaims:
                 f"got {len(self.topology_hash)}",
                 field="ticket.topology_hash",
             )
-        enum_member(MovePurpose, self.purpose, "ticket.purpose")
         whole(self.issued_at_ms, "ticket.issued_at_ms")
         whole(self.valid_for_ms, "ticket.valid_for_ms", at_least=1, at_most=DURATION_MS_MAX)
         whole(self.lease_ms, "ticket.lease_ms", at_least=1, at_most=DURATION_MS_MAX)
