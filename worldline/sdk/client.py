@@ -12,10 +12,12 @@ from worldline.sdk.playback import Playback
 from worldline.sdk.records import (
     MoveRecord,
     Node,
+    PlacementStatus,
     SessionInfo,
     Trace,
     move_from_proto,
     node_from_proto,
+    placement_status_from_proto,
     session_from_proto,
     trace_from_proto,
 )
@@ -159,11 +161,11 @@ class Client:
         response = await self._caller.retried(self._placement().GetTrace, request)
         return trace_from_proto(response)
 
-    async def census(self) -> dict[str, int]:
-        """What placement's process holds: the figures that leak tests compare."""
+    async def status(self) -> PlacementStatus:
+        """What placement's process holds, and how moves ended so far."""
         request = placement_pb2.DescribePlacementRequest()
         response = await self._caller.retried(self._placement().DescribePlacement, request)
-        return dict(response.census.counts)
+        return placement_status_from_proto(response)
 
     def _placement(self) -> placement_pb2_grpc.PlacementServiceStub:
         channel = self._channels.get(self.placement_address)

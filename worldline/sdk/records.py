@@ -230,6 +230,24 @@ class Trace:
     spans: tuple[TraceSpan, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PlacementStatus:
+    """What placement holds (tasks, descriptors, ...) and how many moves ended how."""
+
+    census: Mapping[str, int] = field(hash=False)
+    moves_by_outcome: Mapping[str, int] = field(hash=False)
+
+
+def placement_status_from_proto(
+    message: placement_pb2.DescribePlacementResponse,
+) -> PlacementStatus:
+    """Parse once, at the edge."""
+    return PlacementStatus(
+        census=dict(sorted(message.census.counts.items())),
+        moves_by_outcome=dict(sorted(message.moves_by_outcome.items())),
+    )
+
+
 def slot_from_proto(message: move_pb2.SlotRef) -> SlotName:
     """Parse once, at the edge."""
     return SlotName(message.node_id, message.slot_index, message.generation)

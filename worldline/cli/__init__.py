@@ -1,0 +1,1 @@
+"""CLI: `worldline`, for people at a terminal and for scripts (`--json`)."""

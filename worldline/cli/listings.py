@@ -1,0 +1,126 @@
+"""Listings: nodes, sessions and the state of the whole."""
+
+from __future__ import annotations
+
+from worldline.cli.common import JsonOption, PlacementOption, connected, run
+from worldline.cli.output import console, human_bytes, move_jsonable, print_json, print_table
+from worldline.sdk import MoveRecord, Node, SessionInfo
+
+_RECENT_MOVES = 5
+
+
+def nodes(placement: PlacementOption = "", as_json: JsonOption = False) -> None:
+    """List nodes, their slots and their engines."""
+
+    async def work() -> int:
+        async with connected(placement) as client:
+            found = await client.nodes()
+        if as_json:
+            print_json(found)
+        else:
+            _print_nodes(found)
+        return 0
+
+    run(work)
+
+
+def sessions(placement: PlacementOption = "", as_json: JsonOption = False) -> None:
+    """List sessions and where they live."""
+
+    async def work() -> int:
+        async with connected(placement) as client:
+            found = await client.sessions()
+        if as_json:
+            print_json(found)
+        else:
+            _print_sessions(found)
+        return 0
+
+    run(work)
+
+
+def status(placement: PlacementOption = "", as_json: JsonOption = False) -> None:
+    """Show nodes, sessions, recent moves and what placement holds."""
+
+    async def work() -> int:
+        async with connected(placement) as client:
+            all_nodes = await client.nodes()
+            all_sessions = await client.sessions()
+            recent = await client.moves(limit=_RECENT_MOVES)
+            itself = await client.status()
+        if as_json:
+            print_json(
+                {
+                    "nodes": all_nodes,
+                    "sessions": all_sessions,
+                    "moves": [move_jsonable(record) for record in recent],
+                    "placement": itself,
+                }
+            )
+            return 0
+        _print_nodes(all_nodes)
+        console.print()
+        _print_sessions(all_sessions)
+        console.print()
+        print_moves(recent)
+        console.print()
+        print_table(("OUTCOME", "MOVES"), sorted(itself.moves_by_outcome.items()), "no moves yet")
+        return 0
+
+    run(work)
+
+
+def print_moves(records: tuple[MoveRecord, ...]) -> None:
+    """A table of moves, newest first."""
+    rows = (
+        (
+            record.move_id,
+            record.session_id,
+            record.source_engine_id,
+            record.target_engine_id or "-",
+            record.outcome,
+            record.reason or "-",
+            f"{record.frozen_ms:.1f}" if record.committed else "-",
+            human_bytes(record.push_stats.wire_bytes) if record.push_stats else "-",
+        )
+        for record in records
+    )
+    columns = ("MOVE", "SESSION", "SOURCE", "TARGET", "OUTCOME", "REASON", "FROZEN MS", "BYTES")
+    print_table(columns, rows, "no moves")
+
+
+def _print_nodes(found: tuple[Node, ...]) -> None:
+    rows = (
+        (
+            node.node_id,
+            "alive" if node.alive else "silent",
+            f"{node.slots_free}/{node.slots_total}",
+            human_bytes(node.slot_bytes),
+            ", ".join(
+                f"{engine.engine_id} ({engine.device}, {engine.sessions} sessions"
+                f"{'' if engine.alive else ', silent'})"
+                for engine in node.engines
+            )
+            or "none",
+        )
+        for node in found
+    )
+    print_table(("NODE", "STATE", "FREE SLOTS", "SLOT", "ENGINES"), rows, "no nodes")
+
+
+def _print_sessions(found: tuple[SessionInfo, ...]) -> None:
+    rows = (
+        (
+            session.session_id,
+            session.state,
+            session.node_id or "-",
+            session.epoch,
+            session.world.preset,
+            session.world.seed,
+            session.contract.service_class.name,
+            human_bytes(session.state_bytes),
+        )
+        for session in found
+    )
+    columns = ("SESSION", "STATE", "NODE", "EPOCH", "PRESET", "SEED", "CLASS", "BYTES")
+    print_table(columns, rows, "no sessions")

@@ -1,0 +1,138 @@
+"""Moves: make one and watch its phases; list those made."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+from worldline.cli.common import JsonOption, PlacementOption, connected, run
+from worldline.cli.listings import print_moves
+from worldline.cli.output import (
+    console,
+    err_console,
+    hex_digest,
+    human_bytes,
+    move_exit_status,
+    move_jsonable,
+    print_json,
+    print_table,
+)
+from worldline.sdk import MovePhase, MoveRecord
+from worldline.sdk import Progress as MoveProgress
+
+
+def move(
+    session_id: Annotated[str, typer.Argument(metavar="SESSION")],
+    target: Annotated[str, typer.Argument(metavar="[TARGET]", help="Node; default: any.")] = "",
+    timeout_s: Annotated[float, typer.Option(help="Longest wait for the outcome.")] = 120.0,
+    placement: PlacementOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Move a session to another node; shows phases as they happen and the verdict.
+
+    Exit status 0 only when it committed, 3 when it was rejected.
+    """
+
+    async def work() -> int:
+        async with connected(placement, move_timeout_s=timeout_s) as client:
+            session = await client.session(session_id)
+            with ProgressView(quiet=as_json) as view:
+                record = await session.move(target, view.show)
+        if as_json:
+            print_json(move_jsonable(record))
+        else:
+            print_record(record)
+        return move_exit_status(record)
+
+    run(work)
+
+
+def moves(
+    session_id: Annotated[str, typer.Option("--session", help="Only this session's.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
+    placement: PlacementOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List moves, newest first."""
+
+    async def work() -> int:
+        async with connected(placement) as client:
+            records = await client.moves(session_id, limit)
+        if as_json:
+            print_json([move_jsonable(record) for record in records])
+        else:
+            print_moves(records)
+        return 0
+
+    run(work)
+
+
+class ProgressView:
+    """Phases as lines and the push as a bar, on stderr."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._bar = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TransferSpeedColumn(),
+            console=err_console,
+            disable=quiet,
+            transient=True,
+        )
+        self._quiet = quiet
+        self._push: TaskID | None = None
+        self._phase: MovePhase | None = None
+
+    def __enter__(self) -> ProgressView:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.stop()
+
+    def show(self, progress: MoveProgress) -> None:
+        """For `on_progress`."""
+        if progress.phase is not self._phase:
+            self._phase = progress.phase
+            if not self._quiet:
+                name = progress.phase.name.lower().replace("_", " ")
+                self._bar.console.print(f"  {name}", highlight=False)
+        if progress.total_bytes:
+            if self._push is None:
+                self._push = self._bar.add_task("push", total=progress.total_bytes)
+            self._bar.update(self._push, completed=progress.sent_bytes)
+
+
+def print_record(record: MoveRecord) -> None:
+    """Outcome, verdict, phases in ms and digests of one move."""
+    reason = f" ({record.reason})" if record.reason else ""
+    console.print(f"move {record.move_id}: {record.outcome}{reason}", markup=False)
+    if record.verdict is not None:
+        console.print(f"verdict {record.verdict.label}: {record.verdict.explanation}", markup=False)
+    if record.failure is not None:
+        where = f" [{record.failure.leaf}]" if record.failure.leaf else ""
+        console.print(
+            f"failure {record.failure.reason}{where}: {record.failure.message}", markup=False
+        )
+    if record.timings_ms:
+        rows = [(name, f"{duration_ms:.1f}") for name, duration_ms in record.timings_ms.items()]
+        if record.committed:
+            rows.append(("frozen", f"{record.frozen_ms:.1f}"))
+        print_table(("PHASE", "MS"), rows)
+    stats = record.push_stats
+    if stats is not None and stats.wire_bytes:
+        console.print(
+            f"wire {human_bytes(stats.wire_bytes)} in {stats.chunks} chunks of "
+            f"{human_bytes(stats.chunk_bytes)}, {human_bytes(stats.rate_bytes_per_s)}/s, "
+            f"lanes {', '.join(stats.lanes) or 'unknown'}",
+            markup=False,
+        )
+    if record.committed:
+        equal = "equal" if record.source_digest == record.target_digest else "DIFFERENT"
+        console.print(
+            f"digests source {hex_digest(record.source_digest)}, "
+            f"target {hex_digest(record.target_digest)}: {equal}"
+        )

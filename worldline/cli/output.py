@@ -1,0 +1,138 @@
+"""Output: JSON for scripts, tables for people, one line for an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from worldline.errors import (
+    CapacityExhausted,
+    DeadlineExceeded,
+    IntegrityError,
+    InvalidInput,
+    NotFound,
+    TransferFailed,
+    Unavailable,
+    WorldlineError,
+)
+from worldline.sdk.records import MoveRecord
+from worldline.sdk.rejected import Rejected
+
+#: Answers; never progress, so that `--json` can be piped.
+console = Console()
+#: Progress and errors.
+err_console = Console(stderr=True)
+
+#: 1 is any other error of Worldline, 2 is also typer's for a wrong command line.
+_EXIT_STATUS: tuple[tuple[type[WorldlineError], int], ...] = (
+    (Rejected, 3),
+    (InvalidInput, 2),
+    (NotFound, 4),
+    (Unavailable, 5),
+    (TransferFailed, 5),
+    (DeadlineExceeded, 5),
+    (CapacityExhausted, 5),
+    (IntegrityError, 6),
+)
+_DIGEST_NAMES = ("digest", "source_digest", "target_digest", "state_digest", "frames_digest")
+
+
+def exit_status(error: WorldlineError) -> int:
+    """The exit status that tells kinds of errors apart."""
+    return next((status for cls, status in _EXIT_STATUS if isinstance(error, cls)), 1)
+
+
+def move_exit_status(record: MoveRecord) -> int:
+    """0 only for a committed move; 3 for a reject, as for any other."""
+    return {"committed": 0, "rejected": 3}.get(record.outcome, 1)
+
+
+def error_line(error: WorldlineError) -> str:
+    """One line: reason, field or leaf, what happened and the way out."""
+    named = [error.field, error.leaf and f"leaf {error.leaf}"]
+    if error.granule is not None:
+        named.append(f"granule {error.granule}")
+    where = ", ".join(name for name in named if name)
+    retry = f" (retry after {error.retry_after_ms} ms)" if error.retry_after_ms else ""
+    return f"{error.reason}{f' [{where}]' if where else ''}: {error.message}{retry}"
+
+
+def print_error(error: WorldlineError) -> None:
+    """To stderr; markup in messages is not interpreted."""
+    sys.stderr.write(f"worldline: {error_line(error)}\n")
+
+
+def jsonable(value: Any) -> Any:
+    """Records, enums, bytes and digests as what JSON has."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: _field(field.name, getattr(value, field.name))
+            for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [jsonable(each) for each in value]
+    return value
+
+
+def move_jsonable(record: MoveRecord) -> dict[str, Any]:
+    """A move's record with its outcome spelled out."""
+    return {"outcome": record.outcome, "reason": record.reason, **jsonable(record)}
+
+
+def print_json(value: Any) -> None:
+    """One document on stdout."""
+    sys.stdout.write(json.dumps(jsonable(value), indent=2) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """One document on one line, at once: for streams."""
+    sys.stdout.write(json.dumps(jsonable(value)) + "\n")
+    sys.stdout.flush()
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "none"
+) -> None:
+    """A table without frames; `empty` where there are no rows."""
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    count = 0
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+        count += 1
+    if count:
+        console.print(table, markup=False)
+    else:
+        console.print(empty)
+
+
+def hex_digest(digest: int | None) -> str:
+    """64 bits as 16 hex digits; a dash where there is none."""
+    return "-" if digest is None else f"{digest:016x}"
+
+
+def human_bytes(size_bytes: float) -> str:
+    """1.67 GB and the like; decimal, as rates are."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.2f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def _field(name: str, value: Any) -> Any:
+    # JSON readers lose the low bits of 64-bit integers.
+    if name in _DIGEST_NAMES and isinstance(value, int):
+        return hex_digest(value)
+    return jsonable(value)

@@ -1,0 +1,145 @@
+"""Parts of a local cluster: its options, and the child process that each part becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from worldline.cli.process import ServiceSpec
+from worldline.fields import positive, whole
+
+NODES_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the parts that run already are; host:port each, empty while unknown."""
+
+    placement: str = ""
+    admission: str = ""
+    mover: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What differs for one node. Entries are `module:function`; variables are settings by name.
+
+    Tests put a mover with a fault in place of the real one through `mover_entry`.
+    """
+
+    mover_entry: str = "services.mover.main:main"
+    engine_entry: str = "services.engine.main:main"
+    mover_variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    engine_variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """What a cluster is made of.
+
+    `slot_bytes` is the size of each of the `slots` slots of a node; `threads` the compute threads
+    of each engine; `node_options` is by node id (`node-1` and so on).
+
+    Raises:
+        InvalidInput: a number out of range, with its field.
+    """
+
+    nodes: int = 2
+    slots: int = 4
+    slot_bytes: int = 64 << 20
+    threads: int = 1
+    log_format: str = "console"
+    log_level: str = "info"
+    start_timeout_s: float = 120.0
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    admission_entry: str = "services.admission.main:main"
+    placement_entry: str = "services.placement.main:main"
+    admission_variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    placement_variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    node_options: Mapping[str, NodeOptions] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        whole(self.nodes, "nodes", at_most=NODES_MAX)
+        whole(self.slots, "slots", at_least=1, at_most=1_024)
+        whole(self.slot_bytes, "slot_bytes", at_least=1 << 20)
+        whole(self.threads, "threads", at_least=1, at_most=1_024)
+        positive(self.start_timeout_s, "start_timeout_s")
+
+    def admission_spec(self, addresses: Addresses) -> ServiceSpec:
+        """Admission; its spans go to where placement will be."""
+        return ServiceSpec(
+            name="admission",
+            service="admission",
+            entry=self.admission_entry,
+            variables={**self._common(addresses.placement), **self.admission_variables},
+            env=self.env,
+        )
+
+    def placement_spec(self, addresses: Addresses, work_path: Path) -> ServiceSpec:
+        """Placement at its chosen address, its directory below `work_path`."""
+        variables = {
+            **self._common(""),
+            "listen": addresses.placement,
+            "admission_address": addresses.admission,
+            "directory_path": str(work_path / "directory.sqlite"),
+            **self.placement_variables,
+        }
+        return ServiceSpec(
+            name="placement",
+            service="placement",
+            entry=self.placement_entry,
+            variables=variables,
+            env=self.env,
+        )
+
+    def mover_spec(self, addresses: Addresses, node_id: str, runtime_path: Path) -> ServiceSpec:
+        """The node's mover, its sockets in `runtime_path`."""
+        options = self.node_options.get(node_id, NodeOptions())
+        variables = {
+            **self._common(addresses.placement),
+            "node_id": node_id,
+            "placement_address": addresses.placement,
+            "admission_address": addresses.admission,
+            "slot_count": str(self.slots),
+            "slot_bytes": str(self.slot_bytes),
+            "runtime_dir": str(runtime_path),
+            **options.mover_variables,
+        }
+        return ServiceSpec(
+            name=f"mover-{node_id}",
+            service="mover",
+            entry=options.mover_entry,
+            variables=variables,
+            env={**self.env, **options.env},
+        )
+
+    def engine_spec(self, addresses: Addresses, node_id: str) -> ServiceSpec:
+        """The node's engine, on the node's mover."""
+        options = self.node_options.get(node_id, NodeOptions())
+        variables = {
+            **self._common(addresses.placement),
+            "node_id": node_id,
+            "engine_id": f"{node_id}-cpu",
+            "device": "cpu",
+            "threads": str(self.threads),
+            "placement_address": addresses.placement,
+            "mover_address": addresses.mover,
+            **options.engine_variables,
+        }
+        return ServiceSpec(
+            name=f"engine-{node_id}",
+            service="engine",
+            entry=options.engine_entry,
+            variables=variables,
+            env={**self.env, **options.env},
+        )
+
+    def _common(self, trace_store: str) -> dict[str, str]:
+        return {
+            "listen": "127.0.0.1:0",
+            "trace_store": trace_store,
+            "log_format": self.log_format,
+            "log_level": self.log_level,
+        }

@@ -1,0 +1,138 @@
+"""Play: open a world, watch it, close it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from worldline.cli.common import JsonOption, PlacementOption, connected, run
+from worldline.cli.output import console, hex_digest, print_json, print_json_line
+from worldline.cli.strip import Labelled, write_strip
+from worldline.contract import Contract, DecodeTier, DeterminismTier, ServiceClass
+from worldline.errors import InvalidInput
+from worldline.sdk import Action, Block
+
+ChoiceT = TypeVar("ChoiceT")
+
+_CLASSES = {member.name.split("_")[0].lower(): member for member in ServiceClass}
+_TIERS = {member.name.split("_")[0].lower(): member for member in DeterminismTier}
+_DECODES = {member.name.lower(): member for member in DecodeTier}
+
+
+def open_session(
+    preset: Annotated[str, typer.Option(help="tiny, small or mg2.")] = "tiny",
+    seed: Annotated[int, typer.Option(help="Seed of weights and noise.")] = 0,
+    node: Annotated[str, typer.Option(help="Node to open it on; default: any.")] = "",
+    service_class: Annotated[
+        str, typer.Option("--class", help=f"Class of service: {', '.join(_CLASSES)}.")
+    ] = "c1",
+    horizon_ms: Annotated[float, typer.Option(help="Longest stall in a move.")] = 5_000.0,
+    period_ms: Annotated[float, typer.Option(help="Block period; 0: the client paces.")] = 0.0,
+    floor: Annotated[int, typer.Option(help="Fewest denoising steps.")] = 1,
+    tier: Annotated[str, typer.Option(help=f"Determinism: {', '.join(_TIERS)}.")] = "t0",
+    decode: Annotated[str, typer.Option(help=f"Decoding: {', '.join(_DECODES)}.")] = "full",
+    drop_allowed: Annotated[
+        bool, typer.Option("--tier-drop-allowed", help="Accept T1 where no node is equal.")
+    ] = False,
+    placement: PlacementOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Open a world; prints its session id."""
+
+    async def work() -> int:
+        contract = Contract(
+            service_class=_chosen(service_class, _CLASSES, "contract.service_class"),
+            horizon_ms=horizon_ms,
+            period_ms=period_ms,
+            quality_floor_steps=floor,
+            determinism_tier=_chosen(tier, _TIERS, "contract.determinism_tier"),
+            decode_tier=_chosen(decode, _DECODES, "contract.decode_tier"),
+            tier_drop_allowed=drop_allowed,
+        )
+        async with connected(placement) as client:
+            session = await client.open(preset, seed=seed, contract=contract, node=node)
+        if as_json:
+            print_json(session.info)
+        else:
+            console.print(session.session_id, soft_wrap=True)
+        return 0
+
+    run(work)
+
+
+def play(
+    session_id: Annotated[str, typer.Argument(metavar="SESSION")],
+    blocks: Annotated[int, typer.Option(min=1, help="How many blocks to play.")] = 8,
+    keys: Annotated[str, typer.Option(help="Keys to hold, of W, S, A, D.")] = "W",
+    mouse_dx: Annotated[float, typer.Option(help="Mouse motion right, -1 to 1.")] = 0.0,
+    mouse_dy: Annotated[float, typer.Option(help="Mouse motion down, -1 to 1.")] = 0.0,
+    digests: Annotated[bool, typer.Option(help="Ask for the state digest.")] = False,
+    png: Annotated[Path | None, typer.Option(help="Write the last frames here.")] = None,
+    placement: PlacementOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Play a session with held keys; prints each block as it comes."""
+
+    async def work() -> int:
+        action = Action.keys(keys, mouse_dx, mouse_dy)
+        frames: list[Labelled] = []
+        async with connected(placement) as client:
+            session = await client.session(session_id)
+            actions: Iterator[Action] = (action for _ in range(blocks))
+            async for block in session.play(actions, digests=digests, frames=png is not None):
+                _print_block(block, as_json)
+                if len(block.frames):
+                    frames.append(Labelled(f"block {block.index}", block.frames[-1]))
+        if png is not None:
+            write_strip(png, frames)
+            if not as_json:
+                console.print(f"frames: {png}")
+        return 0
+
+    run(work)
+
+
+def close(
+    session_id: Annotated[str, typer.Argument(metavar="SESSION")],
+    placement: PlacementOption = "",
+) -> None:
+    """End a session's world."""
+
+    async def work() -> int:
+        async with connected(placement) as client:
+            await (await client.session(session_id)).close()
+        return 0
+
+    run(work)
+
+
+def _print_block(block: Block, as_json: bool) -> None:
+    if as_json:
+        print_json_line(
+            {
+                "block_index": block.index,
+                "epoch": block.epoch,
+                "generate_ms": block.generate_ms,
+                "frames_digest": hex_digest(block.frames_digest),
+                "state_digest": hex_digest(block.state_digest),
+            }
+        )
+        return
+    state = f"  state {hex_digest(block.state_digest)}" if block.state_digest is not None else ""
+    console.print(
+        f"block {block.index:>5}  epoch {block.epoch}  {block.generate_ms:8.1f} ms  "
+        f"frames {hex_digest(block.frames_digest)}{state}",
+        highlight=False,
+    )
+
+
+def _chosen(text: str, known: dict[str, ChoiceT], field: str) -> ChoiceT:
+    try:
+        return known[text.lower()]
+    except KeyError:
+        raise InvalidInput(
+            f"{field} must be one of {', '.join(known)}; got {text!r}", field=field
+        ) from None

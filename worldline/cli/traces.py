@@ -1,0 +1,113 @@
+"""Trace: the waterfall of one move."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from worldline.cli.common import JsonOption, PlacementOption, connected, run
+from worldline.cli.output import console, print_json
+from worldline.errors import NotFound
+from worldline.sdk import Client, Trace, TraceSpan
+
+_ROOT = "move"
+#: Spans leave their process up to a fifth of a second after they end.
+_SETTLE_S = 2.0
+_POLL_S = 0.1
+_BAR_CELLS = 48
+_SHOWN_ATTRIBUTES = ("bytes", "chunks", "rate_bytes_per_s", "verdict", "epoch", "error")
+
+
+def trace(
+    move_id: Annotated[str, typer.Argument(metavar="MOVE")],
+    placement: PlacementOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show what every service did during a move, as a waterfall."""
+
+    async def work() -> int:
+        async with connected(placement) as client:
+            found = await settled_trace(client, move_id)
+        if not found.spans:
+            raise NotFound(
+                f"no spans of move {move_id} are kept; the oldest traces are dropped",
+                reason="TRACE_GONE",
+                field="move_id",
+            )
+        if as_json:
+            print_json(found)
+        else:
+            print_waterfall(found)
+        return 0
+
+    run(work)
+
+
+async def settled_trace(client: Client, move_id: str, settle_s: float = _SETTLE_S) -> Trace:
+    """The trace once its root span has arrived, or what there is after `settle_s`."""
+    deadline_s = time.monotonic() + settle_s
+    while True:
+        found = await client.trace(move_id)
+        ended = any(span.name == _ROOT for span in found.spans)
+        if ended or time.monotonic() >= deadline_s:
+            return found
+        await asyncio.sleep(_POLL_S)
+
+
+def print_waterfall(found: Trace) -> None:
+    """One line a span, children below their parent, bars on one time axis."""
+    total_ms = max(span.start_offset_ms + span.duration_ms for span in found.spans)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("SPAN", "SERVICE"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("START MS", justify="right")
+    table.add_column("MS", justify="right")
+    table.add_column(f"0 to {total_ms:.1f} ms", no_wrap=True)
+    table.add_column("")
+    for depth, span in in_order(found.spans):
+        style = "red" if span.status == "error" else "green" if depth == 0 else "cyan"
+        table.add_row(
+            escape("  " * depth + span.name),
+            escape(span.service),
+            f"{span.start_offset_ms:.1f}",
+            f"{span.duration_ms:.1f}",
+            f"[{style}]{bar(span, total_ms, _BAR_CELLS)}[/]",
+            escape(_facts(span)),
+        )
+    console.print(f"trace {found.trace_id}", markup=False)
+    console.print(table)
+
+
+def in_order(spans: tuple[TraceSpan, ...]) -> Iterator[tuple[int, TraceSpan]]:
+    """Depth first, children by start; a span whose parent is not there counts as a root."""
+    known = {span.span_id for span in spans}
+    children: dict[str, list[TraceSpan]] = {}
+    for span in sorted(spans, key=lambda each: (each.start_offset_ms, each.span_id)):
+        parent = span.parent_span_id if span.parent_span_id in known else ""
+        children.setdefault(parent, []).append(span)
+    stack = [(0, span) for span in reversed(children.get("", []))]
+    while stack:
+        depth, span = stack.pop()
+        yield depth, span
+        stack.extend((depth + 1, child) for child in reversed(children.get(span.span_id, [])))
+
+
+def bar(span: TraceSpan, total_ms: float, cells: int) -> str:
+    """The span on an axis of `cells` characters; at least one mark, never beyond the axis."""
+    if total_ms <= 0:
+        return "█"
+    start = min(cells - 1, int(span.start_offset_ms / total_ms * cells))
+    length = max(1, round(span.duration_ms / total_ms * cells))
+    return " " * start + "█" * min(length, cells - start)
+
+
+def _facts(span: TraceSpan) -> str:
+    return " ".join(
+        f"{name}={span.attributes[name]}" for name in _SHOWN_ATTRIBUTES if name in span.attributes
+    )

@@ -1,0 +1,125 @@
+"""Up: a local cluster in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import typer
+
+from worldline.cli.cluster import LocalCluster
+from worldline.cli.common import DirOption, JsonOption, run
+from worldline.cli.output import console, err_console, print_json_line, print_table
+from worldline.cli.parts import ClusterOptions
+from worldline.cli.rundir import default_run_dir
+
+
+def up(
+    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 2,
+    directory: DirOption = None,
+    slots: Annotated[int, typer.Option(help="Slots per node.")] = 4,
+    slot_mb: Annotated[float, typer.Option(help="Size of each slot, MiB.")] = 64.0,
+    threads: Annotated[int, typer.Option(help="Compute threads of each engine.")] = 1,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    as_json: JsonOption = False,
+) -> None:
+    """Run a local cluster until Ctrl-C: admission, placement, and a mover and engine per node."""
+
+    async def work() -> int:
+        options = ClusterOptions(
+            nodes=nodes,
+            slots=slots,
+            slot_bytes=int(slot_mb * (1 << 20)),
+            threads=threads,
+            log_level=log_level,
+        )
+        run_dir = (directory or default_run_dir()).absolute()
+        say = (lambda _text: None) if as_json else _say
+        async with _stopping() as stop:
+            cluster = LocalCluster(options, run_dir=run_dir, on_event=say)
+            if not await _unless_stopped(cluster.start(), stop):
+                return 0
+            _announce(cluster, as_json)
+            try:
+                await _watch(cluster, stop)
+            finally:
+                killed = await cluster.stop()
+            for name in killed:
+                err_console.print(f"{name} did not stop in time and was killed", markup=False)
+            return 1 if killed else 0
+
+    run(work)
+
+
+@contextlib.asynccontextmanager
+async def _stopping() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGINT and SIGTERM set; a second one changes nothing: the stop is bounded."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _unless_stopped(start: object, stop: asyncio.Event) -> bool:
+    """Await `start`; False when `stop` came first, with everything begun undone."""
+    starting = asyncio.ensure_future(start)  # type: ignore[call-overload]
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if starting.done():
+        starting.result()
+        return True
+    starting.cancel()
+    await asyncio.wait({starting})
+    return False
+
+
+async def _watch(cluster: LocalCluster, stop: asyncio.Event) -> None:
+    """Until `stop`, or until nothing runs; says which children ended."""
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        while not stop.is_set() and any(each.running for each in cluster.services.values()):
+            ended = asyncio.ensure_future(cluster.wait_any())
+            await asyncio.wait({stopped, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                child = ended.result()
+                err_console.print(
+                    f"{child.name} ended with status {child.status}; log: {child.log_path}",
+                    markup=False,
+                )
+            else:
+                ended.cancel()
+                await asyncio.wait({ended})
+    finally:
+        stopped.cancel()
+
+
+def _announce(cluster: LocalCluster, as_json: bool) -> None:
+    if as_json:
+        print_json_line(
+            {
+                "placement_address": cluster.placement_address,
+                "admission_address": cluster.admission_address,
+                "dir": str(cluster.path),
+                "services": {
+                    each.name: {"address": each.address, "pid": each.pid}
+                    for each in cluster.services.values()
+                },
+            }
+        )
+        return
+    rows = ((each.name, each.address, each.pid) for each in cluster.services.values())
+    print_table(("SERVICE", "ADDRESS", "PID"), rows)
+    console.print(f"\nserving; logs in {cluster.path / 'run' / 'logs'}; Ctrl-C stops", markup=False)
+
+
+def _say(text: str) -> None:
+    err_console.print(text, markup=False, highlight=False)
