@@ -41,6 +41,7 @@ from worldline.state.node import (
     TupleNode,
 )
 from worldline.state.record import rebuild, registry
+from worldline.state.stride import overlaps_itself
 from worldline.state.view import check_buffer, copy_bits, leaf_views
 
 __all__ = ["TensorSpec", "clear_padding", "layout_of", "materialize", "pack", "plan"]
@@ -160,7 +161,10 @@ def _check_same(found: Harvest, layout: Layout) -> None:
                 f"{item.dtype} {list(item.shape)}, but the layout has {leaf.path}, {leaf.dtype} "
                 f"{list(leaf.shape)}",
             )
-        if _expanded(item.shape, item.stride) != _expanded(leaf.shape, leaf.stride):
+        here, there = _moving(item.shape, item.stride), _moving(leaf.shape, leaf.stride)
+        expanded_alike = [step == 0 for step in here] == [step == 0 for step in there]
+        window = overlaps_itself(item.shape, here) or overlaps_itself(leaf.shape, there)
+        if not expanded_alike or (window and here != there):
             raise refused(item.path, f"stride {item.stride}, but the layout has {leaf.stride}")
     if found.root != layout.root:
         raise InvalidInput("the tree is not the one that was laid out", field="state")
@@ -179,16 +183,18 @@ def _check_sharing(found: Sequence[FoundTensor], layout: Layout) -> None:
         first = members[0]
         if laid_out[first] != members:
             raise refused(found[first].path, "shares memory otherwise than in the layout")
-        for index in members[1:]:
+        for index in members if len(members) > 1 else ():
             item, leaf = found[index], layout.tensors[index]
             shift = (item.address or 0) - (found[first].address or 0)
             wanted = leaf.offset_bytes - layout.tensors[first].offset_bytes
-            if shift != wanted or item.stride != leaf.stride:
+            strides = _moving(item.shape, item.stride), _moving(leaf.shape, leaf.stride)
+            if shift != wanted or strides[0] != strides[1]:
                 raise refused(item.path, "lies elsewhere in its shared memory than in the layout")
 
 
-def _expanded(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[bool, ...]:
-    return tuple(step == 0 and size > 1 for size, step in zip(shape, stride, strict=True))
+def _moving(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides that mean something: those of dimensions with more than one index."""
+    return tuple(step if size > 1 else 0 for size, step in zip(shape, stride, strict=True))
 
 
 def _in_place(
@@ -197,24 +203,17 @@ def _in_place(
     """Whether the tree already lies where it belongs; raises where it lies in the way."""
     start = buffer.data_ptr()
     end = start + buffer.numel()
-    inside = [
-        item
-        for item in found
-        if item.address is not None
-        and item.address < end
-        and item.address + item.span_bytes > start
-    ]
-    moved = [
-        item
-        for item, view in zip(found, views, strict=True)
-        if item.address is not None
-        and (item.address, item.stride) != (view.data_ptr(), view.stride())
-    ]
-    if not inside:
-        return not moved
-    if moved:
-        raise refused(moved[0].path, "lies in this buffer, or beside leaves that do; copy it first")
-    return True
+    inside, moved = False, None
+    for item, view in zip(found, views, strict=True):
+        if item.address is None:
+            continue
+        inside = inside or (item.address < end and item.address + item.span_bytes > start)
+        strides = _moving(item.shape, item.stride), _moving(item.shape, view.stride())
+        if item.address != view.data_ptr() or strides[0] != strides[1]:
+            moved = moved or item
+    if inside and moved is not None:
+        raise refused(moved.path, "lies in this buffer, or beside leaves that do; copy it first")
+    return inside
 
 
 def _clear(layout: Layout, buffer: torch.Tensor) -> None:

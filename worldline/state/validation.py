@@ -177,7 +177,8 @@ def check_tree(root: Node, tensors: Sequence[TensorLeaf], scalars: Sequence[Scal
         if depth >= DEPTH_MAX:
             raise _refused(paths.shown(path), "root", f"nested deeper than {DEPTH_MAX}")
         _check_names(node, path)
-        pending.extend((where, child, depth + 1) for where, child in children(node, path))
+        below = [(where, child, depth + 1) for where, child in children(node, path)]
+        pending.extend(reversed(below))  # the first child is looked at first
     if missing:
         unused = sorted(missing.values())[0]
         raise _refused(unused, "root", "the leaf is not in the tree")
