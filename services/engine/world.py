@@ -1,6 +1,6 @@
 """World: what an engine author implements, and the values that pass between world and engine.
 
-To add a model, write a class with the four members of `WorldModel` and name it in
+To add a model, write a class with the members of `WorldModel` and name it in
 `services/engine/model/factory.py`. The engine owns the memory: it allocates what `state_spec`
 describes in a slot and hands the model a tree of views. The model object itself holds weights
 and nothing else, so one object serves every session of its preset.
@@ -75,6 +75,13 @@ class WorldModel(Protocol):
     @property
     def quanta_per_block(self) -> int:
         """Model passes in a block, for the schedule and the measured profile."""
+
+    @property
+    def denoising_steps(self) -> int:
+        """Steps behind every block, held against the contract's quality floor."""
+
+    def warm(self) -> None:
+        """Pay on private memory what the first block costs once in a process."""
 
     def state_spec(self) -> StateTree:
         """The tree that one session needs: `TensorSpec` leaves, and the scalars' first values.

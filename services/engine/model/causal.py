@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from services.engine.model.transformer import BlockInputs, predict, prepare
 from services.engine.model.weights import Weights
 from services.engine.world import Action, Frames, StateTree
 from worldline.errors import InvalidInput
+from worldline.state.tree import materialize, plan
 
 
 class CausalWorld:
@@ -27,6 +29,7 @@ class CausalWorld:
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
         self.config: WorldConfig = weights.config
+        self._device = weights.latent_in.device
 
     @property
     def preset(self) -> str:
@@ -37,6 +40,21 @@ class CausalWorld:
     def quanta_per_block(self) -> int:
         """Denoising quanta and the context pass."""
         return self.config.quanta_per_block
+
+    @property
+    def denoising_steps(self) -> int:
+        """Noise levels that a block is denoised from."""
+        return len(self.config.sigmas)
+
+    def warm(self) -> None:
+        """Generate one block of a throwaway session."""
+        spec = self.state_spec()
+        layout = plan(spec)
+        buffer = torch.zeros(layout.extent_bytes, dtype=torch.uint8, device=self._device)
+        state = cast(StateTree, materialize(layout, buffer))
+        self.initialise(state, seed=0)
+        for _ in self.block(state, Action(0)):
+            pass
 
     def state_spec(self) -> StateTree:
         """See `WorldModel.state_spec`."""

@@ -34,7 +34,7 @@ def decode(weights: Weights, state: StateTree, latents: Tensor, action: Action) 
 def _smooth(config: WorldConfig, previous: Tensor, frames: Tensor) -> Tensor:
     """One latent frame for every video frame, between the smoothed neighbours in time."""
     steps = config.video_frames_per_latent
-    between = []
+    between: list[Tensor] = []
     current = previous.clone()
     for frame in frames:
         target = current + _LATENT_BLEND * (frame - current)

@@ -37,6 +37,14 @@ class DirtyWorld:
         """One: there is nothing to denoise."""
         return 1
 
+    @property
+    def denoising_steps(self) -> int:
+        """Those of the computing world: a contract reads the same on either."""
+        return len(self.config.sigmas)
+
+    def warm(self) -> None:
+        """Nothing to warm: no weights, no kernels."""
+
     def state_spec(self) -> StateTree:
         """The same tree as the computing world's."""
         return state_spec(self.config)

@@ -12,6 +12,7 @@ from services.engine.model.config import preset
 from services.engine.model.dirty import DirtyWorld
 from services.engine.model.weights import build_weights
 from services.engine.world import WorldModel
+from worldline.state.fingerprint import code_digest
 
 #: Presets whose compute needs a GPU: on a CPU only their state is real.
 STATE_ONLY_ON_CPU = frozenset({"mg2"})
@@ -29,15 +30,11 @@ def build_world(name: str, weights_seed: int, device: torch.device) -> WorldMode
     return CausalWorld(build_weights(config, weights_seed, device))
 
 
-def code_digest() -> str:
+def engine_code() -> str:
     """SHA-256 over the model's source files: part of the configuration fingerprint."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return code_digest(Path(__file__).parent)
 
 
 def weights_digest(weights_seed: int) -> str:
     """SHA-256 that names the weights of every preset: they follow from code and seed."""
-    return hashlib.sha256(f"{code_digest()}:{weights_seed}".encode()).hexdigest()
+    return hashlib.sha256(f"{engine_code()}:{weights_seed}".encode()).hexdigest()

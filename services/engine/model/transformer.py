@@ -96,7 +96,8 @@ def _block(
     if block.action is not None:
         hidden = _act(block, weights, state, index, inputs, hidden)
     normed = torch.addcmul(ffn_shift, functional.layer_norm(hidden, dim), 1 + ffn_scale)
-    return hidden + ffn_gate * (functional.gelu(normed @ block.ffn_in) @ block.ffn_out)
+    fed: Tensor = functional.gelu(normed @ block.ffn_in) @ block.ffn_out
+    return hidden + ffn_gate * fed
 
 
 def _act(

@@ -1,0 +1,81 @@
+"""Attach checks: whether a staged state is one that this engine's model can continue. Pure."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from worldline.contract import Contract, DeterminismTier
+from worldline.errors import Conflict, InvalidInput
+from worldline.state.layout import Layout
+from worldline.state.manifest import Fingerprint, Manifest
+
+#: Scalar of the state tree that counts blocks, in every model of this engine.
+BLOCK_INDEX_PATH = "block_index"
+
+
+def check_manifest(
+    manifest: Manifest,
+    session_id: str,
+    expected: Layout,
+    fingerprint: Fingerprint,
+    contract: Contract,
+) -> None:
+    """Refuse a staged state before anything of it is mapped.
+
+    Raises:
+        InvalidInput: another session's manifest, another layout (the first differing leaf is
+            named), or a block index that its own state contradicts.
+        Conflict: T0, and this engine's fingerprint is not the source's.
+    """
+    if manifest.session_id != session_id:
+        raise InvalidInput(
+            f"the manifest is of session {manifest.session_id}, not {session_id}",
+            field="manifest.session_id",
+        )
+    check_layout(manifest.layout, expected)
+    counted = manifest.layout.scalar_values().get(BLOCK_INDEX_PATH, manifest.block_index)
+    if counted != manifest.block_index:
+        raise InvalidInput(
+            f"the manifest is at block {manifest.block_index}, its state at {counted!r}",
+            field="manifest.block_index",
+            leaf=BLOCK_INDEX_PATH,
+        )
+    strict = manifest.determinism_tier is DeterminismTier.T0_BITWISE
+    if strict and not contract.tier_drop_allowed and manifest.fingerprint != fingerprint:
+        differences = "; ".join(manifest.fingerprint.differences(fingerprint))
+        raise Conflict(
+            f"a T0 session cannot continue here: {differences}",
+            reason="FINGERPRINT_MISMATCH",
+        )
+
+
+def check_layout(staged: Layout, expected: Layout) -> None:
+    """The staged layout must be exactly the model's own.
+
+    Raises:
+        InvalidInput: it is not; `leaf` is the first that differs.
+    """
+    if staged.topology_hash == expected.topology_hash:
+        return
+    for there, here in zip_longest(staged.tensors, expected.tensors):
+        if there is None or here is None or there != here:
+            leaf = there.path if there is not None else here.path if here is not None else ""
+            raise InvalidInput(
+                f"leaf {leaf} of the staged state is {there or 'absent'}, this engine's model has "
+                f"{here or 'none there'}",
+                field="manifest.layout",
+                leaf=leaf,
+            )
+    for there_path, here_path in zip_longest(
+        (scalar.path for scalar in staged.scalars), (scalar.path for scalar in expected.scalars)
+    ):
+        if there_path != here_path:
+            raise InvalidInput(
+                f"scalar {there_path or here_path} differs from this engine's model",
+                field="manifest.layout",
+                leaf=there_path or here_path,
+            )
+    raise InvalidInput(
+        "the staged state's containers are not those of this engine's model",
+        field="manifest.layout",
+    )

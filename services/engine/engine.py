@@ -1,0 +1,335 @@
+"""Engine: the verbs of one engine over its sessions; everything torch goes to the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from services.engine import events as ev
+from services.engine.attach import check_manifest
+from services.engine.core import Phase, World
+from services.engine.generation import Generation
+from services.engine.lease import Lease
+from services.engine.models import Loaded, Models
+from services.engine.parse import WorldSpec
+from services.engine.peers import Slots
+from services.engine.profile import Profiles
+from services.engine.session import Memory, Session
+from services.engine.signal import wait_for_change
+from services.engine.tombstones import Tombstones
+from services.engine.worker import Worker
+from worldline.contract import Contract
+from worldline.errors import Conflict, DeadlineExceeded, InvalidInput, NotFound, WorldlineError
+from worldline.state.digest import digest_slot
+from worldline.state.manifest import Digests, Fingerprint, Manifest
+from worldline.v1 import move_pb2
+
+_log = structlog.get_logger(__name__)
+
+#: A block in flight must reach its boundary within this; `mg2` on a CPU takes about one second.
+BOUNDARY_TIMEOUT_S = 30.0
+
+
+class Engine:
+    """Sessions of one device. Called on the event loop only."""
+
+    def __init__(
+        self, *, worker: Worker, models: Models, slots: Slots, fingerprint: Fingerprint
+    ) -> None:
+        self.fingerprint = fingerprint
+        self.profiles = Profiles()
+        self.sessions: dict[str, Session] = {}
+        self.tombstones = Tombstones()
+        self.lease = Lease()
+        self.generation = Generation(self.sessions, worker, self.profiles, lambda: self.lease)
+        self._worker = worker
+        self._models = models
+        self._slots = slots
+        #: Sessions that an open or attach is under way for.
+        self._arriving: set[str] = set()
+
+    def session(self, session_id: str) -> Session:
+        """The live session.
+
+        Raises:
+            NotFound: this engine has no such session.
+        """
+        session = self.sessions.get(session_id)
+        if session is None:
+            raise NotFound(f"no session {session_id} on this engine", reason="SESSION_UNKNOWN")
+        return session
+
+    async def open(
+        self, session_id: str, epoch: int, contract: Contract, spec: WorldSpec
+    ) -> Session:
+        """Make a new world in a new slot. What fails leaves nothing behind.
+
+        Raises:
+            Conflict: the session is here already.
+            InvalidInput: no such preset; a quality floor that it does not reach.
+        """
+        with self._coming(session_id):
+            loaded = await self._models.get(spec.preset)
+            _check_quality(contract, loaded)
+            slot = await self._slots.allocate(session_id, loaded.layout.extent_bytes)
+            world = _new_world(session_id, epoch, Phase.OPENING, contract)
+            session = Session(world, contract, loaded.model, slot)
+            self.sessions[session_id] = session
+        try:
+            memory = Memory(await self._slots.map(slot, session_id), loaded.layout)
+            session.memory = memory
+            await self._worker.run(lambda: _initialise(loaded, memory, spec.seed))
+        except BaseException:
+            await self._undo_open(session)
+            raise
+        session.owned_since = time.monotonic()
+        session.apply(ev.Opened(), time.monotonic())
+        return session
+
+    async def _undo_open(self, session: Session) -> None:
+        """Also after a cancellation: the slot must not outlive a failed open."""
+        del self.sessions[session.session_id]
+        # A cancelled wait does not stop the worker: let it finish before its memory goes.
+        await asyncio.shield(self._worker.run(lambda: None))
+        session.unmap()
+        try:
+            await asyncio.shield(self._slots.release(session.slot, session.session_id))
+        except WorldlineError as error:
+            # The mover reaps slots that no session of the directory owns.
+            _log.warning("slot.release_failed", session_id=session.session_id, error=str(error))
+
+    async def close(self, session_id: str, epoch: int) -> None:
+        """End a session at its next boundary; idempotent."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            return
+        session.apply(ev.CloseAsked(epoch), time.monotonic())
+        self.generation.wake.notify()
+        await self._gone(session)
+
+    async def register(self, session_id: str) -> tuple[Manifest, move_pb2.SlotRef]:
+        """The manifest at a block boundary, digests included."""
+        session = self.session(session_id)
+        with session.hold() as memory:
+            await _while(lambda: session.world.mid_block, session)
+            digests = await asyncio.to_thread(_digests, memory)
+            return _manifest(session, memory, self.fingerprint, digests), session.slot
+
+    async def freeze(
+        self, session_id: str, epoch: int, move_id: str
+    ) -> tuple[Manifest, move_pb2.SlotRef]:
+        """Stop at the next boundary; returns the manifest without digests. Idempotent per move.
+
+        Raises:
+            Conflict: another move holds the world, or this one was taken back meanwhile.
+        """
+        session = self.session(session_id)
+        session.apply(ev.FreezeAsked(epoch, move_id), time.monotonic())
+        # A block paused by a lost lease still has to reach its boundary.
+        self.generation.wake.notify()
+        await self._until_frozen(session, move_id)
+        if session.world.phase is not Phase.FROZEN or session.world.move_id != move_id:
+            raise Conflict(
+                f"the freeze of session {session_id} for move {move_id} was taken back",
+                reason="FREEZE_DROPPED",
+            )
+        memory = session.open_memory()
+        return _manifest(session, memory, self.fingerprint, None), session.slot
+
+    def thaw(self, session_id: str, epoch: int, move_id: str) -> int:
+        """Continue after a move that did not commit; returns the next block. Idempotent."""
+        session = self.session(session_id)
+        session.apply(ev.ThawAsked(epoch, move_id), time.monotonic())
+        self.generation.wake.notify()
+        return session.world.block_index
+
+    async def warm(self, spec: WorldSpec) -> None:
+        """Build a preset's weights and run its first-block transient."""
+        await self._models.warm(spec.preset)
+
+    async def attach(
+        self,
+        session_id: str,
+        move_id: str,
+        contract: Contract,
+        spec: WorldSpec,
+        manifest: Manifest,
+        slot: move_pb2.SlotRef,
+    ) -> None:
+        """Map a staged slot and make the world in it; it generates nothing yet. Idempotent.
+
+        Raises:
+            InvalidInput: the manifest is not one that this engine's model continues.
+            Conflict: FINGERPRINT_MISMATCH at T0; or the session is here already.
+        """
+        known = self.sessions.get(session_id)
+        if known is not None and _is_staged(known, move_id, slot):
+            return
+        with self._coming(session_id):
+            loaded = await self._models.get(spec.preset)
+            _check_quality(contract, loaded)
+            check_manifest(manifest, session_id, loaded.layout, self.fingerprint, contract)
+            await self._models.warm(spec.preset)
+            mapped = await self._slots.map(slot, session_id)
+            world = _new_world(
+                session_id,
+                manifest.epoch,
+                Phase.ATTACHED,
+                contract,
+                block_index=manifest.block_index,
+                move_id=move_id,
+                heard_at=time.monotonic(),
+            )
+            session = Session(world, contract, loaded.model, slot)
+            session.memory = Memory(mapped, manifest.layout)
+            self.sessions[session_id] = session
+
+    def activate(self, session_id: str, move_id: str, epoch: int) -> int:
+        """Own the world from `epoch` on; returns the next block. Idempotent."""
+        session = self.session(session_id)
+        session.apply(ev.ActivateAsked(move_id, epoch), time.monotonic())
+        session.owned_since = time.monotonic()
+        self.generation.wake.notify()
+        return session.world.block_index
+
+    async def detach(self, session_id: str, move_id: str, engine_address: str, epoch: int) -> None:
+        """Drop a staged or moved-away world; returns once its slot is unmapped. Idempotent."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            return
+        event = ev.DetachAsked(move_id, engine_address, epoch)
+        session.apply(event, time.monotonic())
+        await self._gone(session)
+
+    def lose(self, session: Session) -> None:
+        """The directory no longer has this engine as the session's owner."""
+        session.apply(ev.OwnershipLost(), time.monotonic())
+        self.generation.wake.notify()
+
+    def bury_ended(self) -> None:
+        """Bury worlds that ended by themselves: failed, or no longer owned."""
+        for session in list(self.sessions.values()):
+            if session.world.phase is Phase.RELEASED and session.memory is None:
+                self.bury(session)
+
+    def bury(self, session: Session) -> None:
+        """Keep an ended session's outbox for its client, and nothing else."""
+        if self.sessions.get(session.session_id) is session:
+            del self.sessions[session.session_id]
+            self.tombstones.add(session)
+
+    def shut_down(self) -> None:
+        """Unmap everything. The worker must have ended; slots stay the mover's."""
+        for session in self.sessions.values():
+            session.unmap()
+        self.sessions.clear()
+        self.tombstones.clear()
+
+    async def _gone(self, session: Session) -> None:
+        await session.unmapped(BOUNDARY_TIMEOUT_S)
+        self.bury(session)
+
+    async def _until_frozen(self, session: Session, move_id: str) -> None:
+        """Until the freeze is reached or taken back: whichever comes, it is no longer freezing."""
+
+        def freezing() -> bool:
+            world = session.world
+            return world.phase is Phase.FREEZING and world.move_id == move_id
+
+        await _while(freezing, session)
+
+    @contextmanager
+    def _coming(self, session_id: str) -> Iterator[None]:
+        """Keeps two calls from making one session at once.
+
+        Raises:
+            Conflict: the session is here, or on its way here.
+        """
+        known = self.sessions.get(session_id)
+        if known is not None or session_id in self._arriving:
+            phase = Phase.OPENING if known is None else known.world.phase
+            raise Conflict(
+                f"session {session_id} is on this engine already, {phase}",
+                reason="SESSION_PRESENT",
+            )
+        self._arriving.add(session_id)
+        try:
+            yield
+        finally:
+            self._arriving.discard(session_id)
+
+
+async def _while(holds: Callable[[], bool], session: Session) -> None:
+    deadline = time.monotonic() + BOUNDARY_TIMEOUT_S
+    while holds():
+        token = session.changed.token()
+        if not await wait_for_change(token, deadline - time.monotonic()):
+            raise DeadlineExceeded(
+                f"session {session.session_id} did not reach a block boundary within "
+                f"{BOUNDARY_TIMEOUT_S:g} s"
+            )
+
+
+def _new_world(
+    session_id: str,
+    epoch: int,
+    phase: Phase,
+    contract: Contract,
+    *,
+    block_index: int = 0,
+    move_id: str = "",
+    heard_at: float = 0.0,
+) -> World:
+    return World(
+        session_id=session_id,
+        epoch=epoch,
+        phase=phase,
+        block_index=block_index,
+        period_s=contract.period_ms / 1e3,
+        horizon_s=contract.horizon_ms / 1e3,
+        move_id=move_id,
+        heard_at=heard_at,
+    )
+
+
+def _is_staged(session: Session, move_id: str, slot: move_pb2.SlotRef) -> bool:
+    world = session.world
+    return world.phase is Phase.ATTACHED and world.move_id == move_id and session.slot == slot
+
+
+def _check_quality(contract: Contract, loaded: Loaded) -> None:
+    steps = loaded.model.denoising_steps
+    if contract.quality_floor_steps > steps:
+        raise InvalidInput(
+            f"contract.quality_floor_steps is {contract.quality_floor_steps}: "
+            f"{loaded.model.preset} denoises in {steps} steps",
+            field="contract.quality_floor_steps",
+        )
+
+
+def _initialise(loaded: Loaded, memory: Memory, seed: int) -> None:
+    memory.clear_padding()
+    loaded.model.initialise(memory.state, seed)
+
+
+def _digests(memory: Memory) -> Digests:
+    with memory.view() as view:
+        return digest_slot(memory.layout(), view)
+
+
+def _manifest(
+    session: Session, memory: Memory, fingerprint: Fingerprint, digests: Digests | None
+) -> Manifest:
+    return Manifest(
+        session_id=session.session_id,
+        epoch=session.world.epoch,
+        block_index=session.world.block_index,
+        layout=memory.layout(),
+        fingerprint=fingerprint,
+        determinism_tier=session.contract.determinism_tier,
+        digests=digests,
+    )

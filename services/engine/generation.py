@@ -1,0 +1,172 @@
+"""Generation: the loop that gives quanta to worlds, one at a time, as the schedule says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+
+from services.engine import events as ev
+from services.engine.lease import Lease
+from services.engine.outbox import BlockRecord
+from services.engine.profile import Profiles
+from services.engine.schedule import Candidate, candidate_of, next_release, pick
+from services.engine.session import Memory, Session
+from services.engine.signal import Signal, wait_for_change
+from services.engine.worker import Worker
+from services.engine.world import NO_FRAMES, Frames
+from worldline.contract import DecodeTier
+from worldline.errors import InvariantBroken, WorldlineError
+from worldline.state.digest import crc64, digest_slot
+from worldline.telemetry import instruments
+
+_log = structlog.get_logger(__name__)
+
+#: Looks again this often even when nothing woke it: a lease can end without an event.
+_IDLE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Quantum:
+    """What one quantum gave: nothing yet, a finished block, or a failure."""
+
+    elapsed_ms: float
+    frames: Frames | None = None
+    frames_digest: int = 0
+    state_digest: int | None = None
+    error: WorldlineError | None = None
+
+
+class Generation:
+    """Runs quanta while the lease holds. Owns the choice of the next one and its outcome."""
+
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        worker: Worker,
+        profiles: Profiles,
+        lease: Callable[[], Lease],
+    ) -> None:
+        self._sessions = sessions
+        self._worker = worker
+        self._profiles = profiles
+        self._lease = lease
+        #: Notify after anything that may make a world runnable.
+        self.wake = Signal()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            token = self.wake.token()
+            now = time.monotonic()
+            candidates = self._candidates()
+            choice = pick(candidates, now)
+            if choice is not None and self._allowed(self._sessions[choice.session_id], now):
+                await self._quantum(self._sessions[choice.session_id])
+                continue
+            release_at = next_release(candidates, now)
+            idle_s = _IDLE_S if release_at is None else min(_IDLE_S, release_at - now)
+            await wait_for_change(token, idle_s)
+
+    def _candidates(self) -> list[Candidate]:
+        found = (
+            candidate_of(session.world, session.begun_at, session.room, session.held > 0)
+            for session in self._sessions.values()
+        )
+        return [candidate for candidate in found if candidate is not None]
+
+    def _allowed(self, session: Session, now: float) -> bool:
+        """The lease must outlast the quantum; one longer than half a lease could never start."""
+        lease = self._lease()
+        expected_s = self._profiles.quantum_s(session.model.preset)
+        return lease.holds(now, min(expected_s, lease.lease_s / 2))
+
+    async def _quantum(self, session: Session) -> None:
+        run = session.run
+        if run is None or not session.world.mid_block:
+            run = session.begin(session.world.pending[0].action, time.monotonic())
+        memory = session.open_memory()
+        digest_wanted = session.stream is not None and session.stream.digests_wanted
+        tier = session.contract.decode_tier
+        done = await self._worker.run(lambda: advance(run, memory, tier, digest_wanted))
+        session.spent_ms += done.elapsed_ms
+        model = session.model
+        if done.error is None:
+            self._profiles.add(model.preset, model.quanta_per_block, done.elapsed_ms)
+        if done.error is not None or done.frames is not None:
+            # Nothing here may keep the state's views alive once the world ends with this block.
+            session.run = None
+            del run, memory
+            self._block_over(session, done)
+
+    def _block_over(self, session: Session, done: Quantum) -> None:
+        now = time.monotonic()
+        if done.error is not None:
+            _log.error(
+                "block.failed",
+                session_id=session.session_id,
+                block_index=session.world.block_index,
+                reason=done.error.reason,
+                error=str(done.error),
+            )
+            session.apply(ev.BlockFailed(done.error), now)
+            return
+        missed_before = session.world.missed_periods
+        session.outbox.put(
+            BlockRecord(
+                block_index=session.world.block_index,
+                epoch=session.world.epoch,
+                frames=done.frames or NO_FRAMES,
+                frames_digest=done.frames_digest,
+                state_digest=done.state_digest,
+                generate_ms=session.spent_ms,
+            )
+        )
+        session.apply(ev.BlockDone(), now)
+        instruments().block_generated(session.model.preset, session.spent_ms)
+        missed = session.world.missed_periods - missed_before
+        if missed:
+            instruments().period_missed(session.model.preset, missed)
+
+
+def advance(
+    run: Generator[None, None, Frames], memory: Memory, tier: DecodeTier, digest_wanted: bool
+) -> Quantum:
+    """One quantum, in the worker's thread; with the block's last one also what is sent of it."""
+    started = time.perf_counter()
+    try:
+        next(run)
+    except StopIteration as finished:
+        frames = decoded(finished.value, tier)
+        elapsed_ms = (time.perf_counter() - started) * 1e3
+        digest = _state_digest(memory) if digest_wanted else None
+        return Quantum(elapsed_ms, frames, crc64(frames.pixels), digest)
+    except Exception as error:
+        return Quantum((time.perf_counter() - started) * 1e3, error=_without_frames(error))
+    return Quantum((time.perf_counter() - started) * 1e3)
+
+
+def decoded(frames: Frames, tier: DecodeTier) -> Frames:
+    """What the contract's decode tier leaves of a block: all, every second pixel, nothing."""
+    if tier is DecodeTier.FULL or frames.count == 0:
+        return frames
+    if tier is DecodeTier.NONE:
+        return NO_FRAMES
+    shape = (frames.count, frames.height, frames.width, 3)
+    half = np.frombuffer(frames.pixels, dtype=np.uint8).reshape(shape)[:, ::2, ::2]
+    return Frames(half.shape[0], half.shape[1], half.shape[2], half.tobytes())
+
+
+def _state_digest(memory: Memory) -> int:
+    with memory.view() as view:
+        return digest_slot(memory.layout(), view).whole
+
+
+def _without_frames(error: Exception) -> WorldlineError:
+    """The same error without its traceback, whose frames would keep views of the slot alive."""
+    if isinstance(error, WorldlineError):
+        return type(error)(error.message, reason=error.reason, field=error.field, leaf=error.leaf)
+    return InvariantBroken(f"the model failed: {type(error).__name__}: {error}")

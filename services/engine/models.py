@@ -1,0 +1,57 @@
+"""Models: one object per preset, built once, in the worker's thread, shared by all sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import torch
+
+from services.engine.model.factory import build_world
+from services.engine.worker import Worker
+from services.engine.world import WorldModel
+from worldline.state.layout import Layout
+from worldline.state.tree import plan
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model and where its state's leaves lie in a slot."""
+
+    model: WorldModel
+    layout: Layout
+
+
+class Models:
+    """Builds presets on demand."""
+
+    def __init__(self, worker: Worker, weights_seed: int, device: torch.device) -> None:
+        self._worker = worker
+        self._weights_seed = weights_seed
+        self._device = device
+        self._loaded: dict[str, Loaded] = {}
+        self._warm: set[str] = set()
+        self._building = asyncio.Lock()
+
+    async def get(self, preset: str) -> Loaded:
+        """The model of a preset.
+
+        Raises:
+            InvalidInput: no such preset.
+        """
+        async with self._building:
+            known = self._loaded.get(preset)
+            if known is None:
+                known = self._loaded[preset] = await self._worker.run(lambda: self._load(preset))
+            return known
+
+    async def warm(self, preset: str) -> None:
+        """Build it and run its first block's transient, once a process."""
+        loaded = await self.get(preset)
+        if preset not in self._warm:
+            await self._worker.run(loaded.model.warm)
+            self._warm.add(preset)
+
+    def _load(self, preset: str) -> Loaded:
+        model = build_world(preset, self._weights_seed, self._device)
+        return Loaded(model, plan(model.state_spec()))

@@ -1,0 +1,121 @@
+"""Peers: the calls that an engine makes, to its node's mover and to placement."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from services.engine.events import MoveOutcome
+from services.engine.profile import Profile
+from services.engine.slotmap import SlotMap, map_slot
+from worldline.errors import NotFound
+from worldline.rpc.channel import PROTOCOL_VERSION, ChannelPool, call
+from worldline.state.codec import fingerprint_to_proto
+from worldline.state.manifest import Fingerprint
+from worldline.v1 import move_pb2, mover_pb2, placement_pb2
+from worldline.v1.mover_pb2_grpc import MoverServiceStub
+from worldline.v1.placement_pb2_grpc import PlacementServiceStub
+
+_COMMITTED = frozenset({move_pb2.MOVE_PHASE_COMMITTED, move_pb2.MOVE_PHASE_DONE})
+_ENDED = frozenset({move_pb2.MOVE_PHASE_ABORTED, move_pb2.MOVE_PHASE_REJECTED})
+
+
+class Slots(Protocol):
+    """Where slots come from."""
+
+    async def allocate(self, session_id: str, extent_bytes: int) -> move_pb2.SlotRef:
+        """A LIVE slot for a new session."""
+
+    async def map(self, slot: move_pb2.SlotRef, session_id: str) -> SlotMap:
+        """The slot's memory in this process."""
+
+    async def release(self, slot: move_pb2.SlotRef, session_id: str) -> None:
+        """Give a slot back that no session lives in."""
+
+
+class MoverSlots:
+    """`Slots` of this node's mover."""
+
+    def __init__(self, channels: ChannelPool, address: str, timeout_s: float) -> None:
+        self._stub = MoverServiceStub(channels.get(address))
+        self._timeout_s = timeout_s
+
+    async def allocate(self, session_id: str, extent_bytes: int) -> move_pb2.SlotRef:
+        """See `Slots`. Raises the mover's own errors."""
+        request = mover_pb2.AllocateRequest(session_id=session_id, extent_bytes=extent_bytes)
+        answer = await call(self._stub.Allocate, request, timeout_s=self._timeout_s)
+        slot: move_pb2.SlotRef = answer.slot
+        return slot
+
+    async def map(self, slot: move_pb2.SlotRef, session_id: str) -> SlotMap:
+        """See `Slots`."""
+        request = mover_pb2.MapSlotRequest(slot=slot, session_id=session_id)
+        answer = await call(self._stub.MapSlot, request, timeout_s=self._timeout_s)
+        return await asyncio.to_thread(
+            map_slot, answer.socket_path, answer.token, answer.slot_bytes, self._timeout_s
+        )
+
+    async def release(self, slot: move_pb2.SlotRef, session_id: str) -> None:
+        """See `Slots`."""
+        request = mover_pb2.ReleaseRequest(slot=slot, session_id=session_id)
+        await call(self._stub.Release, request, timeout_s=self._timeout_s)
+
+
+class Directory:
+    """Placement, as an engine sees it."""
+
+    def __init__(self, channels: ChannelPool, address: str, timeout_s: float) -> None:
+        self._stub = PlacementServiceStub(channels.get(address))
+        self._timeout_s = timeout_s
+
+    async def register(
+        self,
+        *,
+        engine_id: str,
+        node_id: str,
+        engine_address: str,
+        device: str,
+        fingerprint: Fingerprint,
+        incarnation: str,
+    ) -> float:
+        """Announce this engine; returns its lease, milliseconds."""
+        request = placement_pb2.RegisterEngineRequest(
+            protocol_version=PROTOCOL_VERSION,
+            engine_id=engine_id,
+            node_id=node_id,
+            engine_address=engine_address,
+            device=device,
+            fingerprint=fingerprint_to_proto(fingerprint),
+            incarnation=incarnation,
+        )
+        answer = await call(self._stub.RegisterEngine, request, timeout_s=self._timeout_s)
+        return float(answer.lease_ms)
+
+    async def renew(
+        self, engine_id: str, incarnation: str, profiles: tuple[Profile, ...]
+    ) -> tuple[float, dict[str, int]]:
+        """Renew; returns the lease in milliseconds and the epochs of the sessions owned here."""
+        request = placement_pb2.RenewEngineRequest(
+            engine_id=engine_id,
+            incarnation=incarnation,
+            profiles=[
+                placement_pb2.RenewEngineRequest.Profile(
+                    preset=profile.preset,
+                    quantum_ms=profile.quantum_ms,
+                    quanta_per_block=profile.quanta_per_block,
+                )
+                for profile in profiles
+            ],
+        )
+        answer = await call(self._stub.RenewEngine, request, timeout_s=self._timeout_s)
+        return float(answer.lease_ms), {item.session_id: item.epoch for item in answer.owned}
+
+    async def outcome(self, move_id: str) -> MoveOutcome:
+        """How far a move got. A move that the directory does not know says nothing."""
+        request = placement_pb2.GetMoveRequest(move_id=move_id)
+        try:
+            answer = await call(self._stub.GetMove, request, timeout_s=self._timeout_s)
+        except NotFound:
+            return MoveOutcome()
+        phase = answer.move.phase
+        return MoveOutcome(committed=phase in _COMMITTED, ended=phase in _ENDED)

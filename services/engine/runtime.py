@@ -1,0 +1,135 @@
+"""Runtime: the engine's process around its verbs: server, worker, loops, orderly shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from services.engine.settings import EngineSettings
+from worldline.rpc.channel import ChannelPool
+from worldline.rpc.host import announce_ready
+from worldline.rpc.server import GrpcServer
+from worldline.telemetry import start
+
+if TYPE_CHECKING:
+    from services.engine.engine import Engine
+    from services.engine.upkeep import Upkeep
+    from services.engine.worker import Worker
+
+_log = structlog.get_logger(__name__)
+
+
+async def serve(settings: EngineSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop`.
+
+    The port is bound before torch is imported: a taken port fails at once, naming it.
+    """
+    server = GrpcServer(reflection_enabled=settings.reflection)
+    address = server.bind(settings.listen)
+    telemetry = start(
+        "engine",
+        settings.trace_store,
+        instance=settings.engine_id,
+        log_format=settings.log_format,
+        log_level=settings.log_level,
+    )
+    try:
+        await _serve_engine(settings, server, settings.advertise or address, stop)
+    finally:
+        telemetry.shutdown()
+
+
+async def _serve_engine(
+    settings: EngineSettings, server: GrpcServer, address: str, stop: asyncio.Event
+) -> None:
+    from services.engine.servicer import EngineServicer
+    from services.engine.worker import Worker
+    from worldline.v1.engine_pb2_grpc import add_EngineServiceServicer_to_server
+
+    channels = ChannelPool()
+    worker = Worker(settings.threads)
+    engine, upkeep = build(settings, worker, channels, address)
+    try:
+        servicer = EngineServicer(engine, settings.engine_id)
+        server.add(add_EngineServiceServicer_to_server, servicer, "worldline.v1.EngineService")
+        await server.start()
+        await upkeep.register(settings.register_timeout_s)
+        async with _loops(engine, upkeep) as failed:
+            announce_ready(settings, address)
+            _log.info("engine.ready", address=address, engine_id=settings.engine_id)
+            await _first_of(stop, failed)
+            await server.stop(settings.grace_s)
+    finally:
+        await server.stop(0)
+        worker.close()
+        engine.shut_down()
+        await channels.close()
+
+
+def build(
+    settings: EngineSettings, worker: Worker, channels: ChannelPool, address: str
+) -> tuple[Engine, Upkeep]:
+    """The engine of this process and its upkeep; starts nothing."""
+    import torch
+
+    from services.engine.engine import Engine
+    from services.engine.model.factory import engine_code, weights_digest
+    from services.engine.models import Models
+    from services.engine.peers import Directory, MoverSlots
+    from services.engine.upkeep import Identity, Upkeep
+    from worldline.state.fingerprint import cpu_fingerprint
+
+    fingerprint = cpu_fingerprint(
+        engine_code=engine_code(),
+        weights_digest=weights_digest(settings.weights_seed),
+        threads=settings.threads,
+    )
+    engine = Engine(
+        worker=worker,
+        models=Models(worker, settings.weights_seed, torch.device(settings.device)),
+        slots=MoverSlots(channels, settings.mover_address, settings.call_timeout_s),
+        fingerprint=fingerprint,
+    )
+    identity = Identity(
+        engine_id=settings.engine_id,
+        node_id=settings.node_id,
+        engine_address=address,
+        device=settings.device,
+        incarnation=uuid.uuid4().hex,
+    )
+    directory = Directory(channels, settings.placement_address, settings.call_timeout_s)
+    return engine, Upkeep(engine, directory, identity)
+
+
+@asynccontextmanager
+async def _loops(engine: Engine, upkeep: Upkeep) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """The engine's three loops; cancelled and awaited at the end."""
+    loops = [
+        asyncio.create_task(engine.generation.run(), name="generation"),
+        asyncio.create_task(upkeep.renew_forever(), name="renewal"),
+        asyncio.create_task(upkeep.look_forever(), name="look"),
+    ]
+    try:
+        yield loops
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+
+
+async def _first_of(stop: asyncio.Event, loops: list[asyncio.Task[None]]) -> None:
+    """Until `stop`; a loop that ends by itself is a bug and ends the process with its error."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({stopped, *loops}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        await asyncio.gather(stopped, return_exceptions=True)
+    for loop in loops:
+        if loop.done():
+            loop.result()

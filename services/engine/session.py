@@ -1,0 +1,193 @@
+"""Session: one world on this engine: its core, its memory, its outbox, its stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import structlog
+import torch
+
+from services.engine import events as ev
+from services.engine.core import World, decide
+from services.engine.outbox import Outbox
+from services.engine.signal import Signal, wait_for_change
+from services.engine.slotmap import SlotMap
+from services.engine.world import Action, Frames, StateTree, WorldModel
+from worldline.contract import Contract
+from worldline.errors import Conflict, DeadlineExceeded
+from worldline.state.layout import Layout
+from worldline.state.tree import clear_padding, materialize, pack
+from worldline.v1 import move_pb2
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Stream:
+    """The client's side of a session: where it reads, what it wants."""
+
+    cursor: int
+    digests_wanted: bool
+    superseded: bool = False
+
+
+class Memory:
+    """A mapped slot with the state tree in it. After `close` nothing of it is left."""
+
+    def __init__(self, slots: SlotMap, layout: Layout) -> None:
+        self._slots = slots
+        self._buffer: torch.Tensor | None = slots.buffer()
+        self._layout = layout
+        self.state = cast(StateTree, materialize(layout, self._buffer))
+
+    def clear_padding(self) -> None:
+        """Zero what no leaf covers, so that equal states are equal slots."""
+        clear_padding(self._layout, self._open_buffer())
+
+    def layout(self) -> Layout:
+        """The layout with the scalars as they are now.
+
+        Raises:
+            InvalidInput: the model put a tensor of its own into the tree; `leaf` names it.
+        """
+        return pack(self.state, self._layout, self._open_buffer())
+
+    @contextmanager
+    def view(self) -> Iterator[memoryview]:
+        """The slot's bytes, for digests."""
+        with self._slots.view() as view:
+            yield view
+
+    def close(self) -> None:
+        """Drop every view and unmap. Raises InvariantBroken when somebody kept one."""
+        self.state = {}
+        self._buffer = None
+        self._slots.close()
+
+    def _open_buffer(self) -> torch.Tensor:
+        if self._buffer is None:
+            raise Conflict("the slot is unmapped", reason="WORLD_RELEASED")
+        return self._buffer
+
+
+class Session:
+    """What the runtime holds for one session. Decisions are the core's, see `apply`."""
+
+    def __init__(
+        self, world: World, contract: Contract, model: WorldModel, slot: move_pb2.SlotRef
+    ) -> None:
+        self.world = world
+        self.contract = contract
+        self.model = model
+        self.slot = slot
+        self.memory: Memory | None = None
+        self.outbox = Outbox(world.block_index)
+        self.stream: Stream | None = None
+        self.ending: ev.Ending | None = None
+        #: When it ended, for the tombstone.
+        self.ended_at = 0.0
+        self.changed = Signal()
+        #: The block in flight, when its action arrived, what its quanta took so far.
+        self.run: Generator[None, None, Frames] | None = None
+        self.begun_at = 0.0
+        self.spent_ms = 0.0
+        #: Readers of the slot at a boundary: no quantum and no unmapping meanwhile.
+        self.held = 0
+        #: Renewals in a row that did not name this session as this engine's.
+        self.renewals_missed = 0
+        self.owned_since = 0.0
+        self._unmapped = asyncio.Event()
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.world.session_id
+
+    @property
+    def room(self) -> bool:
+        """Whether one more block fits the outbox without dropping one the client has not read."""
+        if self.stream is None:
+            return True
+        return self.outbox.next_block_index - self.stream.cursor < self.outbox.capacity
+
+    def apply(self, event: ev.Event, now: float) -> tuple[ev.Effect, ...]:
+        """Feed the core; returns the effects that are left to the runtime."""
+        decision = decide(self.world, event, now)
+        if decision.world.phase is not self.world.phase:
+            _log.info(
+                "world.phase",
+                session_id=self.session_id,
+                phase=str(decision.world.phase),
+                epoch=decision.world.epoch,
+                block_index=decision.world.block_index,
+                reason=decision.reason,
+            )
+        self.world = decision.world
+        left: list[ev.Effect] = []
+        for effect in decision.effects:
+            if isinstance(effect, ev.EndWorld):
+                self._end(effect.ending, now)
+            else:
+                left.append(effect)
+        self.changed.notify()
+        return tuple(left)
+
+    def begin(self, action: Action, now: float) -> Generator[None, None, Frames]:
+        """Begin the next block."""
+        self.begun_at = self.world.pending[0].arrived_at if self.world.pending else now
+        self.apply(ev.Dispatched(), now)
+        self.run = self.model.block(self.open_memory().state, action)
+        self.spent_ms = 0.0
+        return self.run
+
+    def open_memory(self) -> Memory:
+        """The mapped slot.
+
+        Raises:
+            Conflict: the world is no longer here.
+        """
+        if self.memory is None:
+            raise Conflict(f"session {self.session_id} has no slot here", reason="WORLD_RELEASED")
+        return self.memory
+
+    @contextmanager
+    def hold(self) -> Iterator[Memory]:
+        """Keep the state at its boundary and mapped while it is read."""
+        memory = self.open_memory()
+        self.held += 1
+        try:
+            yield memory
+        finally:
+            self.held -= 1
+            if self.held == 0 and self.ending is not None:
+                self.unmap()
+            self.changed.notify()
+
+    def unmap(self) -> None:
+        """Drop the state's views and unmap the slot."""
+        if self.run is not None:
+            self.run.close()
+            self.run = None
+        memory, self.memory = self.memory, None
+        if memory is not None:
+            memory.close()
+        self._unmapped.set()
+
+    async def unmapped(self, timeout_s: float) -> None:
+        """Wait until the slot is no longer mapped here.
+
+        Raises:
+            DeadlineExceeded: a block or a reader still uses it.
+        """
+        if not await wait_for_change(self._unmapped, timeout_s):
+            raise DeadlineExceeded(f"session {self.session_id} still uses its slot")
+
+    def _end(self, ending: ev.Ending, now: float) -> None:
+        self.ending = ending
+        self.ended_at = now
+        if self.held == 0:
+            self.unmap()

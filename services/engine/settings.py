@@ -1,0 +1,30 @@
+"""Settings of the engine service, from the environment (WORLDLINE_ENGINE_*) or the command line."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from worldline.rpc.host import ServiceSettings
+
+
+class EngineSettings(ServiceSettings):
+    """One engine process: one device, its sessions, its schedule."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="WORLDLINE_ENGINE_", cli_prog_name="worldline-engine", cli_kebab_case=True
+    )
+
+    engine_id: str = Field("engine-0", description="this engine's name in the directory")
+    node_id: str = Field("node-0", description="the node whose mover owns this engine's slots")
+    device: str = Field("cpu", pattern="^cpu$", description="device that generates: cpu")
+    threads: int = Field(1, ge=1, le=1024, description="threads of one quantum; part of T0")
+    placement_address: str = Field(..., description="host:port of placement")
+    mover_address: str = Field(..., description="host:port of this node's mover")
+    weights_seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the model's weights")
+    register_timeout_s: float = Field(
+        30.0, gt=0, le=600, description="how long to wait for placement at start"
+    )
+    call_timeout_s: float = Field(
+        10.0, gt=0, le=600, description="deadline of one call to a mover or placement"
+    )
