@@ -1,0 +1,88 @@
+"""Directory: the durable truth about nodes, engines, sessions and moves, with one writer.
+
+One thread owns the one connection; everything that reads or writes runs there, in order. The
+tables' own functions (`node_table`, `session_table`, `move_table`) are plain and synchronous.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Concatenate, ParamSpec, TypeVar
+
+from services.placement.schema import open_directory
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Directory:
+    """The directory's file, open. `await do(function, ...)` runs `function(db, ...)` there.
+
+    A caller that is cancelled stops waiting; what it asked for still happens.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="directory")
+        self._db: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Open the file and check its schema.
+
+        Raises:
+            VersionSkew, Conflict, InvalidInput: as `schema.open_directory`.
+        """
+
+        def work() -> sqlite3.Connection:
+            db = open_directory(self._path)
+            db.row_factory = sqlite3.Row
+            return db
+
+        try:
+            self._db = await asyncio.get_running_loop().run_in_executor(self._writer, work)
+        except BaseException:
+            self._writer.shutdown(wait=False)
+            raise
+
+    async def do(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run one of the tables' functions on the writer's thread."""
+        db = self._db
+        if db is None:
+            raise RuntimeError("the directory is not open")
+        return await asyncio.get_running_loop().run_in_executor(
+            self._writer, lambda: function(db, *args, **kwargs)
+        )
+
+    async def close(self) -> None:
+        """Finish what was asked, fold the log into the file, close it."""
+        db, self._db = self._db, None
+        if db is not None:
+            await asyncio.get_running_loop().run_in_executor(self._writer, db.close)
+        self._writer.shutdown(wait=True)
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, *, durable: bool) -> Iterator[None]:
+    """All or nothing. `durable`: on the disk when it returns, and with it all before it.
+
+    Not durable means that a power cut (not a crash of this process) may lose the latest such
+    transactions, in order. Recovery from an earlier phase undoes more and is as safe, so that no
+    move waits for the disk between freeze and commit.
+    """
+    db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")

@@ -1,0 +1,127 @@
+"""Leases: registration and renewal of nodes and engines."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from services.placement import node_table, session_table
+from services.placement.orphans import find_orphans, foreign_slots
+from services.placement.peers import Peers
+from services.placement.records import SessionState
+from services.placement.runtime import Runtime
+from services.placement.wire import (
+    engine_from_proto,
+    node_from_proto,
+    profile_from_proto,
+    slot_to_proto,
+    use_from_proto,
+)
+from worldline.errors import Unavailable
+from worldline.fields import identifier
+from worldline.v1 import placement_pb2
+
+_log = structlog.get_logger(__name__)
+
+
+class Leases:
+    """Who is alive, on whose word."""
+
+    def __init__(self, runtime: Runtime, peers: Peers, orphan_grace_ms: int) -> None:
+        self._runtime = runtime
+        self._peers = peers
+        self._orphan_grace_ms = orphan_grace_ms
+
+    async def register_node(
+        self, request: placement_pb2.RegisterNodeRequest
+    ) -> placement_pb2.RegisterNodeResponse:
+        """A mover has started; another process of its name is gone from now on.
+
+        Raises:
+            VersionSkew, InvalidInput: with the field.
+        """
+        node, fleet = node_from_proto(request), self._runtime.fleet
+        before = fleet.nodes.get(node.node_id)
+        await self._runtime.directory.do(node_table.put_node, node)
+        fleet.put_node(node, _now())
+        if before is not None and before.mover_address != node.mover_address:
+            await self._peers.forget(before.mover_address)
+        _log.info("node.registered", node_id=node.node_id, slots_total=node.slots_total)
+        return placement_pb2.RegisterNodeResponse(lease_ms=fleet.node_lease_ms)
+
+    async def register_engine(
+        self, request: placement_pb2.RegisterEngineRequest
+    ) -> placement_pb2.RegisterEngineResponse:
+        """An engine has started; sessions of an earlier process of its name are lost.
+
+        Raises:
+            VersionSkew, InvalidInput: with the field. Unavailable: its node is not there yet.
+        """
+        engine, fleet = engine_from_proto(request), self._runtime.fleet
+        if engine.node_id not in fleet.nodes:
+            raise Unavailable(
+                f"node {engine.node_id} of engine {engine.engine_id} is not registered yet",
+                reason="NODE_UNKNOWN",
+                field="node_id",
+                retry_after_ms=200,
+            )
+        before = fleet.engines.get(engine.engine_id)
+        lost = await self._runtime.directory.do(node_table.put_engine, engine)
+        fleet.put_engine(engine, _now())
+        if before is not None and before.engine_address != engine.engine_address:
+            await self._peers.forget(before.engine_address)
+        _log.info("engine.registered", engine_id=engine.engine_id, sessions_lost=lost)
+        return placement_pb2.RegisterEngineResponse(lease_ms=fleet.engine_lease_ms)
+
+    async def renew_node(
+        self, request: placement_pb2.RenewNodeRequest
+    ) -> placement_pb2.RenewNodeResponse:
+        """Extend a node's lease; name the LIVE slots that nobody owns.
+
+        Raises:
+            NotFound: register first. Fenced: another process has this name now.
+        """
+        node_id, fleet = identifier(request.node_id, "node_id"), self._runtime.fleet
+        uses = tuple(use_from_proto(one) for one in request.slots)
+        sessions = await self._runtime.sessions()
+        # Read after the sessions: a move that ends in between is in one of the two.
+        moves = self._runtime.open_move_tasks()
+        foreign = foreign_slots(uses, node_id, sessions, moves)
+        fleet.renew_node(node_id, request.incarnation, foreign, _now())
+        orphans = find_orphans(uses, sessions, moves, self._orphan_grace_ms)
+        if orphans:
+            _log.warning("slots.orphaned", node_id=node_id, slots=[str(one) for one in orphans])
+        return placement_pb2.RenewNodeResponse(
+            lease_ms=fleet.node_lease_ms, orphans=[slot_to_proto(one) for one in orphans]
+        )
+
+    async def renew_engine(
+        self, request: placement_pb2.RenewEngineRequest
+    ) -> placement_pb2.RenewEngineResponse:
+        """Extend an engine's lease; answer what it owns and in which epoch.
+
+        Raises:
+            NotFound: register first. Fenced: another process has this name now.
+        """
+        engine_id, fleet = identifier(request.engine_id, "engine_id"), self._runtime.fleet
+        profiles = tuple(profile_from_proto(one) for one in request.profiles)
+        fleet.renew_engine(engine_id, request.incarnation, profiles, _now())
+        directory = self._runtime.directory
+        revived = await directory.do(
+            session_table.revive_sessions_of, engine_id, request.incarnation
+        )
+        if revived:
+            _log.info("sessions.revived", engine_id=engine_id, count=revived)
+        owned = [
+            placement_pb2.RenewEngineResponse.Ownership(session_id=one.session_id, epoch=one.epoch)
+            for one in await self._runtime.sessions()
+            if one.owner == engine_id
+            and one.owner_incarnation == request.incarnation
+            and one.state is not SessionState.LOST
+        ]
+        return placement_pb2.RenewEngineResponse(lease_ms=fleet.engine_lease_ms, owned=owned)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,127 @@
+"""Placement process: `worldline-placement`."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+from pydantic_settings import CliApp
+
+from services.placement.directory import Directory
+from services.placement.fleet import Fleet
+from services.placement.leases import Leases
+from services.placement.limits import Limits
+from services.placement.move_task import Tools
+from services.placement.obligations import Obligations
+from services.placement.opening import Sessions
+from services.placement.peers import Deadlines, Peers
+from services.placement.runtime import Runtime
+from services.placement.servicer import PlacementServicer
+from services.placement.settings import PlacementSettings
+from services.placement.steps import Steps
+from services.placement.traces import TraceServicer, TraceStore
+from services.placement.verbs import Verbs
+from worldline.errors import InvalidInput
+from worldline.rpc.host import announce_ready, run_service
+from worldline.rpc.server import GrpcServer
+from worldline.telemetry import start
+from worldline.v1 import placement_pb2_grpc
+
+SERVICE_NAME = "worldline.v1.PlacementService"
+
+
+class Placement:
+    """The parts of placement, put together once and taken apart once."""
+
+    def __init__(
+        self, settings: PlacementSettings, traces: TraceStore, deadlines: Deadlines | None = None
+    ) -> None:
+        deadlines = deadlines or Deadlines()
+        self.directory = Directory(settings.directory_path)
+        self.fleet = Fleet(
+            node_lease_ms=settings.node_lease_ms, engine_lease_ms=settings.engine_lease_ms
+        )
+        self.peers = Peers(self.fleet, settings.admission_address)
+        obligations = Obligations(self.fleet, self.peers, deadlines)
+        steps = Steps(self.directory, self.fleet, self.peers, deadlines)
+        limits = Limits(rest_s=settings.rest_s)
+        tools = Tools(self.directory, steps, obligations, limits)
+        self.runtime = Runtime(self.directory, self.fleet, tools)
+        self.sessions = Sessions(self.runtime, self.peers, obligations, deadlines)
+        self.servicer = PlacementServicer(
+            self.runtime,
+            self.sessions,
+            Verbs(self.runtime, self.peers, deadlines),
+            Leases(self.runtime, self.peers, settings.orphan_grace_ms),
+            traces,
+        )
+
+    async def start(self) -> None:
+        """Open the directory and resolve what the last process left open.
+
+        Raises:
+            VersionSkew, Conflict, InvalidInput: the directory cannot be used.
+        """
+        await self.directory.open()
+        await self.runtime.start()
+        await self.sessions.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Moves to a safe point, then channels, then the directory."""
+        await self.runtime.stop(grace_s)
+        await self.peers.close()
+        await self.directory.close()
+
+
+async def serve(settings: PlacementSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set.
+
+    Raises:
+        Unavailable: the address cannot be bound. VersionSkew, Conflict, InvalidInput: the
+            directory cannot be used.
+    """
+    server = GrpcServer(reflection_enabled=settings.reflection)
+    address = server.bind(settings.listen)
+    traces = _open_traces(settings.traces_file())
+    telemetry = start(
+        "placement",
+        settings.trace_store,
+        log_format=settings.log_format,
+        log_level=settings.log_level,
+        span_exporters=(traces.exporter(),),
+    )
+    try:
+        placement = Placement(settings, traces)
+        await placement.start()
+        try:
+            server.add(
+                placement_pb2_grpc.add_PlacementServiceServicer_to_server,
+                placement.servicer,
+                SERVICE_NAME,
+            )
+            TraceServicer(traces).add_to(server)
+            await server.start()
+            announce_ready(settings, settings.advertise or address)
+            await stop.wait()
+        finally:
+            # Moves first: their peers may still ask us for the truth meanwhile.
+            await placement.runtime.stop(settings.grace_s)
+            await server.stop(settings.grace_s)
+            await placement.stop(0.0)
+    finally:
+        telemetry.shutdown()
+        traces.close()
+
+
+def _open_traces(path: str) -> TraceStore:
+    try:
+        return TraceStore(path)
+    except sqlite3.Error as error:
+        raise InvalidInput(
+            f"cannot open the trace store {path}: {error}", field="traces_path"
+        ) from error
+
+
+def main() -> None:
+    """Entry point."""
+    run_service(CliApp.run(PlacementSettings), serve)

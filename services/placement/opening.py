@@ -1,0 +1,278 @@
+"""Opening and closing of sessions: each on a task of its own that no client can interrupt."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, replace
+
+import structlog
+
+from services.placement import session_table
+from services.placement.choose import Chosen, choose_engine
+from services.placement.obligations import Obligations
+from services.placement.peers import Deadlines, Peers
+from services.placement.persistence import ask_again
+from services.placement.phases import Outcome
+from services.placement.records import SessionRecord, SessionState, WorldKind
+from services.placement.runtime import Runtime
+from services.placement.values import Party
+from services.placement.wire import slot_from_proto, world_to_proto
+from worldline.contract import Contract, contract_to_proto
+from worldline.errors import CapacityExhausted, Conflict, NotFound, WorldlineError
+from worldline.rpc.channel import call
+from worldline.state.codec import layout_from_proto
+from worldline.v1 import admission_pb2, engine_pb2
+from worldline.verdict import RejectReason, Verdict, verdict_from_proto
+
+_log = structlog.get_logger(__name__)
+
+_ATTEMPTS = 3
+_FULL_RETRY_AFTER_MS = 1_000
+
+Opened = SessionRecord | Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWish:
+    """What a client asks for. `node_id` empty: placement chooses."""
+
+    contract: Contract
+    world: WorldKind
+    node_id: str
+    idempotency_key: str
+    client_id: str
+
+
+class Sessions:
+    """Opens and closes sessions."""
+
+    def __init__(
+        self, runtime: Runtime, peers: Peers, obligations: Obligations, deadlines: Deadlines
+    ) -> None:
+        self._runtime = runtime
+        self._peers = peers
+        self._obligations = obligations
+        self._deadlines = deadlines
+        self._opening: dict[str, asyncio.Task[Opened]] = {}
+        #: Extents seen of each preset: what a new session of it will take.
+        self._extent_bytes: dict[str, int] = {}
+
+    async def start(self) -> None:
+        """Close what a crash left half open: its client never learned its name."""
+        for session in await self._runtime.sessions():
+            self._extent_bytes[session.world.preset] = session.extent_bytes
+            if session.state is SessionState.OPENING:
+                self._runtime.owner.start(self._abandon(session), f"abandon {session.session_id}")
+
+    async def open(self, wish: OpenWish) -> Opened:
+        """A live session, or the verdict that there is no room for it.
+
+        The earlier answer when the idempotency key was used before. The opening goes on when the
+        caller is cancelled.
+
+        Raises:
+            NotFound: no such node. Conflict: the key was used for something else.
+            WorldlineError: what the engine says about a world that it cannot make.
+        """
+        self._runtime.refuse_when_stopping()
+        key = wish.idempotency_key
+        if key:
+            running = self._opening.get(key)
+            if running is not None:
+                return await asyncio.shield(running)
+            earlier = await self._runtime.directory.do(session_table.session_by_key, key)
+            if earlier is not None:
+                return _same_request(earlier, wish)
+        task = self._runtime.owner.start(self._open(wish), "open session")
+        if key:
+            self._opening[key] = task
+            task.add_done_callback(lambda _: self._opening.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _open(self, wish: OpenWish) -> Opened:
+        party = await self._choose(wish)
+        if isinstance(party, Verdict):
+            return party
+        verdict = await self._ask_admission(wish, party)
+        if not verdict.admitted:
+            return verdict
+        session = SessionRecord(
+            session_id=f"session-{secrets.token_hex(12)}",
+            owner=party.engine_id,
+            owner_incarnation=party.engine_incarnation,
+            node_id=party.node_id,
+            epoch=1,
+            state=SessionState.OPENING,
+            contract=wish.contract,
+            world=wish.world,
+            idempotency_key=wish.idempotency_key,
+        )
+        await self._runtime.directory.do(session_table.insert_session, session)
+        try:
+            return await self._make_world(session)
+        except CapacityExhausted as error:
+            await self._abandon(session)
+            return Verdict.reject(
+                RejectReason.DEVICE_FULL,
+                f"{party.node_id} has no room: {error.message}",
+                retry_after_ms=error.retry_after_ms or _FULL_RETRY_AFTER_MS,
+            )
+        except WorldlineError:
+            await self._abandon(session)
+            raise
+
+    async def _choose(self, wish: OpenWish) -> Party | Verdict:
+        runtime = self._runtime
+        if wish.node_id:
+            runtime.fleet.node(wish.node_id)
+        fleet = runtime.fleet.candidates(
+            await runtime.sessions(),
+            runtime.open_move_tasks(),
+            asyncio.get_running_loop().time(),
+        )
+        known = self._extent_bytes.get(wish.world.preset, 0)
+        choice = choose_engine(fleet, wish.node_id, known)
+        return runtime.fleet.party(choice.engine_id) if isinstance(choice, Chosen) else choice
+
+    async def _ask_admission(self, wish: OpenWish, party: Party) -> Verdict:
+        request = admission_pb2.AdmitSessionRequest(
+            contract=contract_to_proto(wish.contract),
+            state_bytes=self._extent_bytes.get(wish.world.preset, 0),
+            device=await self._device_load(wish, party),
+            client_id=wish.client_id,
+        )
+        answer: admission_pb2.AdmitSessionResponse = await ask_again(
+            lambda: call(
+                self._peers.admission().AdmitSession, request, timeout_s=self._deadlines.admit_s
+            ),
+            attempts=_ATTEMPTS,
+            gone=lambda: False,
+        )
+        return verdict_from_proto(answer.verdict)
+
+    async def _device_load(self, wish: OpenWish, party: Party) -> admission_pb2.DeviceLoad:
+        fleet = self._runtime.fleet
+        sessions = await self._runtime.sessions()
+        used = fleet.slots_used(sessions, self._runtime.open_move_tasks())
+        node = fleet.node(party.node_id)
+        profile = fleet.profile(party.engine_id, wish.world.preset)
+        return admission_pb2.DeviceLoad(
+            engine_id=party.engine_id,
+            slots_total=node.slots_total,
+            slots_used=min(node.slots_total, used[party.node_id]),
+            slot_bytes=node.slot_bytes,
+            quantum_ms=0.0 if profile is None else profile.quantum_ms,
+            quanta_per_block=0 if profile is None else profile.quanta_per_block,
+            utilization=fleet.utilization(party.engine_id, sessions),
+        )
+
+    async def _make_world(self, session: SessionRecord) -> SessionRecord:
+        request = engine_pb2.OpenWorldRequest(
+            session_id=session.session_id,
+            epoch=session.epoch,
+            contract=contract_to_proto(session.contract),
+            world=world_to_proto(session.world),
+        )
+        answer: engine_pb2.OpenWorldResponse = await call(
+            self._peers.engine(session.owner).OpenWorld,
+            request,
+            timeout_s=self._deadlines.open_s,
+        )
+        layout = layout_from_proto(answer.layout)
+        live = replace(
+            session,
+            state=SessionState.LIVE,
+            slot=slot_from_proto(answer.slot),
+            layout=answer.layout.SerializeToString(deterministic=True),
+            topology_hash=layout.topology_hash,
+            extent_bytes=layout.extent_bytes,
+        )
+        still_opening = await self._runtime.directory.do(
+            session_table.opened,
+            live.session_id,
+            slot_from_proto(answer.slot),
+            live.layout,
+            live.topology_hash,
+            live.extent_bytes,
+        )
+        if not still_opening:
+            raise Conflict(f"session {session.session_id} was closed while it opened")
+        self._extent_bytes[session.world.preset] = layout.extent_bytes
+        return live
+
+    async def _abandon(self, session: SessionRecord) -> None:
+        """Undo an opening whose effect at the engine is unknown. Its slot, if any, is orphaned."""
+        await self._close_world(session)
+        await self._runtime.directory.do(
+            session_table.set_state,
+            session.session_id,
+            (SessionState.OPENING,),
+            SessionState.CLOSED,
+        )
+
+    async def close(self, session_id: str) -> None:
+        """Close a session; closing a closed one changes nothing.
+
+        Raises:
+            NotFound: no such session. Conflict: it is opening or in a move.
+        """
+        work = self._close(session_id)
+        await asyncio.shield(self._runtime.owner.start(work, f"close {session_id}"))
+
+    async def _close(self, session_id: str) -> None:
+        session = await self._runtime.session(session_id)
+        if session.state is SessionState.CLOSED:
+            return
+        closed = await self._runtime.directory.do(
+            session_table.set_state,
+            session_id,
+            (SessionState.LIVE, SessionState.LOST),
+            SessionState.CLOSED,
+        )
+        if not closed:
+            present = await self._runtime.session(session_id)
+            if present.state is SessionState.CLOSED:
+                return
+            raise _not_closable(present)
+        await self._take_down(session)
+
+    async def _take_down(self, session: SessionRecord) -> None:
+        """The directory has it closed: see the world gone and its slot back."""
+        # A commit may have moved it between our look and the close.
+        present = await self._runtime.session(session.session_id)
+        outcome = await self._close_world(present)
+        if present.slot is None or outcome is Outcome.REFUSED:
+            return
+        try:
+            await self._obligations.release_slot(present.slot, present.session_id)
+        except WorldlineError as error:
+            # Named as an orphan at the node's next renewal, and released there.
+            _log.warning("slot.release_failed", slot=str(present.slot), reason=error.reason)
+
+    async def _close_world(self, session: SessionRecord) -> Outcome:
+        try:
+            party = self._runtime.fleet.party(session.owner)
+        except NotFound:
+            return Outcome.GONE
+        party = replace(party, engine_incarnation=session.owner_incarnation)
+        return await self._obligations.close_world(party, session.session_id, session.epoch)
+
+
+def _same_request(earlier: SessionRecord, wish: OpenWish) -> SessionRecord:
+    if earlier.world != wish.world or earlier.state is SessionState.CLOSED:
+        raise Conflict(
+            "the idempotency key was used for another session",
+            reason="IDEMPOTENCY_KEY_REUSED",
+            field="idempotency_key",
+        )
+    return earlier
+
+
+def _not_closable(session: SessionRecord) -> Conflict:
+    moving = session.state is SessionState.MOVING
+    return Conflict(
+        f"session {session.session_id} is {session.state.value}: close it when that has ended",
+        reason="MOVE_IN_PROGRESS" if moving else "SESSION_OPENING",
+        field="session_id",
+    )

@@ -1,0 +1,102 @@
+"""Phases and steps of a move: the words that the machine, the directory and the wire share."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+
+class MovePhase(IntEnum):
+    """Where a move stands; numbers as in move.proto."""
+
+    REQUESTED = 1
+    ADMITTED = 2
+    RESERVED = 3
+    FROZEN = 4
+    STAGED = 5
+    VERIFIED = 6
+    ATTACHED = 7
+    COMMITTED = 8
+    DONE = 9
+    ROLLING_BACK = 10
+    ABORTED = 11
+    REJECTED = 12
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing of the move is left to do, and nothing of it is held anywhere."""
+        return self in TERMINAL
+
+    @property
+    def before_commit(self) -> bool:
+        """The source is authoritative and the move can still be given up."""
+        return self in BEFORE_COMMIT
+
+
+BEFORE_COMMIT = frozenset(
+    {
+        MovePhase.REQUESTED,
+        MovePhase.ADMITTED,
+        MovePhase.RESERVED,
+        MovePhase.FROZEN,
+        MovePhase.STAGED,
+        MovePhase.VERIFIED,
+        MovePhase.ATTACHED,
+    }
+)
+TERMINAL = frozenset({MovePhase.DONE, MovePhase.ABORTED, MovePhase.REJECTED})
+
+
+class Goal(IntEnum):
+    """How far the client has asked a move to go; `MoveSession` asks for COMMIT at once."""
+
+    ADMIT = 1
+    STAGE = 2
+    VERIFY = 3
+    COMMIT = 4
+
+
+class Step(Enum):
+    """One piece of work outside the machine; the value names its span and log lines."""
+
+    ASK_ADMISSION = "admit"
+    PROBE = "probe"
+    RESERVE = "reserve"
+    WARM = "warm"
+    FREEZE = "freeze"
+    PUSH = "push"
+    VERIFY = "verify"
+    ATTACH = "attach"
+    PROMOTE = "promote"
+    RECORD_COMMIT = "commit"
+    ACTIVATE = "thaw"
+    DETACH_SOURCE = "detach_source"
+    RELEASE_SOURCE = "release_source"
+    THAW_SOURCE = "thaw_source"
+    DETACH_TARGET = "detach_target"
+    RELEASE_TARGET = "release_target"
+    FINISH_TICKET = "finish_ticket"
+
+
+#: Steps that must come to an end whatever happens: a move is not over before they are settled.
+OBLIGATIONS = frozenset(
+    {
+        Step.ACTIVATE,
+        Step.DETACH_SOURCE,
+        Step.RELEASE_SOURCE,
+        Step.THAW_SOURCE,
+        Step.DETACH_TARGET,
+        Step.RELEASE_TARGET,
+        Step.FINISH_TICKET,
+    }
+)
+
+
+class Outcome(Enum):
+    """How an obligation came to its end."""
+
+    #: The peer acknowledged.
+    DONE = "done"
+    #: The peer's process, and with it the thing itself, is gone.
+    GONE = "gone"
+    #: The peer lives and refuses, or did not answer for longer than we wait.
+    REFUSED = "refused"

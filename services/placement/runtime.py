@@ -1,0 +1,327 @@
+"""Runtime of placement: owns the tasks of all moves and the leases, from start to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import sqlite3
+from collections import OrderedDict
+from dataclasses import replace
+
+import structlog
+
+from services.placement import events as ev
+from services.placement import move_table, node_table, session_table
+from services.placement.choose import Chosen, MoveWish, choose_target
+from services.placement.context import MoveContext
+from services.placement.directory import Directory
+from services.placement.fleet import Fleet
+from services.placement.move import Move
+from services.placement.move_task import MoveTask, Tools
+from services.placement.owner import TaskOwner
+from services.placement.phases import Goal, MovePhase
+from services.placement.records import MoveEntry, SessionRecord, SessionState
+from services.placement.recovery import resume
+from services.placement.values import Failure, Party
+from worldline.errors import Conflict, InvalidInput, NotFound
+from worldline.telemetry import instruments, span
+from worldline.verdict import Verdict
+
+_log = structlog.get_logger(__name__)
+
+#: Ended moves whose manifests are kept for a client that asks again; 100 kB each at most.
+_RECENT_MAX = 16
+#: A bug in a move's task is met by recovering the move, this often.
+_REVIVALS_MAX = 3
+
+SHUTTING_DOWN = Failure(
+    kind="Unavailable",
+    reason="PLACEMENT_STOPPING",
+    message="placement is shutting down; the source stays authoritative, ask again",
+)
+NO_PARTY = Party(engine_id="", engine_incarnation="", node_id="", node_incarnation="")
+
+
+class Runtime:
+    """Everything of placement that runs."""
+
+    def __init__(self, directory: Directory, fleet: Fleet, tools: Tools) -> None:
+        self.directory = directory
+        self.fleet = fleet
+        self.owner = TaskOwner()
+        self._tools = tools
+        self._moves: dict[str, MoveTask] = {}
+        self._recent: OrderedDict[str, MoveTask] = OrderedDict()
+        self._stopping = False
+        self._reaper: asyncio.Task[None] | None = None
+
+    # --- start and end ---
+
+    async def start(self) -> None:
+        """Load the fleet, resolve what a crash left open, begin to watch leases."""
+        now = asyncio.get_running_loop().time()
+        for node in await self.directory.do(node_table.all_nodes):
+            self.fleet.put_node(node, now)
+        for engine in await self.directory.do(node_table.all_engines):
+            self.fleet.put_engine(engine, now)
+        for entry in await self.directory.do(move_table.open_moves):
+            await self._recover(entry)
+        self._reaper = self.owner.start(self._reap(), "lease reaper")
+
+    async def _recover(self, entry: MoveEntry) -> None:
+        session = await self.session(entry.move.session_id)
+        resumption = resume(entry.move)
+        _log.warning("move.recovered", move_id=entry.move.move_id, phase=entry.move.phase.name)
+        task = MoveTask(self._tools, entry.with_move(resumption.move), MoveContext(session=session))
+        self._run(task, resumption.actions, resumption.events)
+
+    async def stop(self, grace_s: float) -> None:
+        """Bring every move to a safe point within `grace_s`; the rest is recovered at next start.
+
+        Before its commit a move is rolled back, after it it goes on.
+        """
+        self._stopping = True
+        if self._reaper is not None:
+            self._reaper.cancel()
+        for task in list(self._moves.values()):
+            task.post(ev.RollbackAsked(SHUTTING_DOWN))
+        if not await self.owner.wait(grace_s):
+            _log.warning("moves.left_durable", count=len(self._moves))
+        await self.owner.close()
+
+    async def _reap(self) -> None:
+        """Mark sessions LOST whose engine's lease ran out or whose process was replaced."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.fleet.engine_lease_ms / 3e3)
+            with contextlib.suppress(sqlite3.Error):
+                await self._reap_once(loop.time())
+
+    async def _reap_once(self, now: float) -> None:
+        lost = await self.directory.do(session_table.lose_strays)
+        for engine_id, engine in sorted(self.fleet.engines.items()):
+            if not self.fleet.engine_alive(engine_id, now):
+                lost += await self.directory.do(
+                    session_table.lose_sessions_of, engine_id, engine.incarnation
+                )
+        if lost:
+            _log.warning("sessions.lost", count=lost)
+
+    # --- moves ---
+
+    def move_task(self, move_id: str) -> MoveTask | None:
+        """The task of a move that is under way."""
+        return self._moves.get(move_id)
+
+    def recent_task(self, move_id: str) -> MoveTask | None:
+        """The task of a move that is under way or ended lately."""
+        return self._moves.get(move_id) or self._recent.get(move_id)
+
+    def open_move_tasks(self) -> tuple[Move, ...]:
+        """The moves under way, by id."""
+        return tuple(task.entry.move for _, task in sorted(self._moves.items()))
+
+    async def session(self, session_id: str) -> SessionRecord:
+        """The session of that id, closed ones too.
+
+        Raises:
+            NotFound: there is none.
+        """
+        found = await self.directory.do(session_table.get_session, session_id)
+        if found is None:
+            raise NotFound(
+                f"session {session_id} is unknown", reason="SESSION_UNKNOWN", field="session_id"
+            )
+        return found
+
+    async def sessions(self) -> tuple[SessionRecord, ...]:
+        """Every session that is not closed."""
+        return tuple(await self.directory.do(session_table.sessions_now))
+
+    async def begin_move(
+        self,
+        session_id: str,
+        target_node_id: str,
+        idempotency_key: str,
+        goal: Goal,
+        client_id: str,
+    ) -> MoveEntry:
+        """A new move, on its way to `goal`; or one born rejected; or the earlier one of this key.
+
+        A caller that is cancelled half-way leaves a move that somebody drives, or none.
+
+        Raises:
+            NotFound: no such session or node. InvalidInput: a move to itself. Conflict: another
+                move is under way, or the session cannot move.
+        """
+        work = self._begin_move(session_id, target_node_id, idempotency_key, goal, client_id)
+        return await asyncio.shield(self.owner.start(work, f"begin move of {session_id}"))
+
+    async def _begin_move(
+        self,
+        session_id: str,
+        target_node_id: str,
+        idempotency_key: str,
+        goal: Goal,
+        client_id: str,
+    ) -> MoveEntry:
+        session = await self.session(session_id)
+        if idempotency_key:
+            earlier = await self.directory.do(move_table.move_by_key, idempotency_key)
+            if earlier is not None:
+                return _same_request(earlier, session_id)
+        self._check_movable(session, target_node_id)
+        entry = await self._new_entry(session, target_node_id, idempotency_key, goal)
+        if entry.move.phase is MovePhase.REJECTED:
+            return await self._born_rejected(entry)
+        made = await self.directory.do(move_table.insert_move, entry)
+        if isinstance(made, move_table.Busy):
+            raise _busy(session_id, made.state)
+        if made is entry:
+            context = MoveContext(session=session, client_id=client_id)
+            self._run(MoveTask(self._tools, entry, context), (), (ev.Begin(),))
+            return entry
+        return _same_request(made, session_id)
+
+    def refuse_when_stopping(self) -> None:
+        """Nothing new begins once the end has begun.
+
+        Raises:
+            Unavailable: it has.
+        """
+        if self._stopping:
+            raise SHUTTING_DOWN.error()
+
+    def _check_movable(self, session: SessionRecord, target_node_id: str) -> None:
+        self.refuse_when_stopping()
+        if target_node_id:
+            self.fleet.node(target_node_id)
+        if session.state is not SessionState.LIVE:
+            raise _busy(session.session_id, session.state.value)
+        if target_node_id == session.node_id:
+            raise InvalidInput(
+                f"session {session.session_id} is already on {target_node_id}: name another node",
+                reason="MOVE_TO_ITSELF",
+                field="target_node_id",
+            )
+
+    async def _new_entry(
+        self, session: SessionRecord, target_node_id: str, idempotency_key: str, goal: Goal
+    ) -> MoveEntry:
+        """The record of a move to the target chosen now; REJECTED where none will do."""
+        source = self.fleet.engine(session.owner)
+        fleet = self.fleet.candidates(
+            await self.sessions(), self.open_move_tasks(), asyncio.get_running_loop().time()
+        )
+        choice = choose_target(
+            fleet,
+            MoveWish(
+                source_node_id=session.node_id,
+                fingerprint=source.fingerprint,
+                contract=session.contract,
+                extent_bytes=session.extent_bytes,
+                node_id=target_node_id,
+            ),
+        )
+        move = Move(
+            move_id=f"move-{secrets.token_hex(12)}",
+            session_id=session.session_id,
+            source=replace(
+                self.fleet.party(session.owner), engine_incarnation=session.owner_incarnation
+            ),
+            target=NO_PARTY,
+            source_epoch=session.epoch,
+            goal=goal,
+        )
+        if isinstance(choice, Chosen):
+            move = replace(
+                move,
+                target=self.fleet.party(choice.engine_id),
+                tier_dropped=choice.tier_dropped,
+                deadline_s=asyncio.get_running_loop().time() + self._tools.limits.requested_s,
+            )
+        else:
+            move = _rejected(move, choice, target_node_id)
+        return MoveEntry(move=move, idempotency_key=idempotency_key)
+
+    async def _born_rejected(self, entry: MoveEntry) -> MoveEntry:
+        """Record the reject; with a trace of its own, so that it can be looked at too."""
+        move = entry.move
+        with span("move", move_id=move.move_id, session_id=move.session_id) as active:
+            outcome, reason = move_table.outcome_of(entry)
+            active.set(outcome=outcome, reason=reason)
+            active.fail(f"{outcome}: {reason}")
+            traced = replace(entry, trace_id=active.trace_id)
+        made = await self.directory.do(move_table.insert_move, traced)
+        if isinstance(made, move_table.Busy):
+            raise _busy(move.session_id, made.state)
+        if made is traced:
+            instruments().move_ended(outcome, reason)
+        return made
+
+    def _run(
+        self, task: MoveTask, actions: tuple[ev.Action, ...], events: tuple[ev.Event, ...]
+    ) -> None:
+        move_id = task.entry.move.move_id
+        self._moves[move_id] = task
+        self.owner.start(self._supervise(task, actions, events), f"move {move_id}")
+
+    async def _supervise(
+        self, task: MoveTask, actions: tuple[ev.Action, ...], events: tuple[ev.Event, ...]
+    ) -> None:
+        """Run a move to its end; a bug on the way is met as a crash would be, by recovery."""
+        move_id = task.entry.move.move_id
+        try:
+            for _ in range(_REVIVALS_MAX):
+                try:
+                    await task.run(actions, events)
+                    return
+                except Exception:
+                    _log.exception("move.task_failed", move_id=move_id)
+                entry = await self.directory.do(move_table.get_move, move_id)
+                if entry is None or entry.move.phase.terminal:
+                    return
+                resumption = resume(entry.move)
+                actions, events = resumption.actions, resumption.events
+                task = MoveTask(self._tools, entry.with_move(resumption.move), task.context)
+                self._moves[move_id] = task
+        finally:
+            self._moves.pop(move_id, None)
+            self._recent[move_id] = task
+            while len(self._recent) > _RECENT_MAX:
+                self._recent.popitem(last=False)
+
+
+def _rejected(move: Move, verdict: Verdict, target_node_id: str) -> Move:
+    return replace(
+        move,
+        target=replace(NO_PARTY, node_id=target_node_id),
+        phase=MovePhase.REJECTED,
+        verdict=verdict,
+        story=(f"rejected by placement: {verdict.label}",),
+    )
+
+
+def _same_request(earlier: MoveEntry, session_id: str) -> MoveEntry:
+    if earlier.move.session_id != session_id:
+        raise Conflict(
+            f"the idempotency key was used for a move of session {earlier.move.session_id}",
+            reason="IDEMPOTENCY_KEY_REUSED",
+            field="idempotency_key",
+        )
+    return earlier
+
+
+def _busy(session_id: str, state: str) -> Conflict:
+    if state == SessionState.MOVING.value:
+        return Conflict(
+            f"session {session_id} is in another move; wait for it or roll it back",
+            reason="MOVE_IN_PROGRESS",
+            field="session_id",
+        )
+    return Conflict(
+        f"session {session_id} is {state}: it cannot move",
+        reason=f"SESSION_{state.upper()}",
+        field="session_id",
+    )

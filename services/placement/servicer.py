@@ -1,0 +1,311 @@
+"""Servicer: placement's gRPC methods. Each parses its request, asks, and writes the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import grpc
+
+from services.placement import move_table
+from services.placement.leases import Leases
+from services.placement.opening import OpenWish, Sessions
+from services.placement.phases import Goal
+from services.placement.records import SessionRecord, SessionState
+from services.placement.runtime import Runtime
+from services.placement.verbs import Progress, Verbs
+from services.placement.wire import (
+    engine_to_proto,
+    failure_to_proto,
+    limit_of,
+    move_to_proto,
+    session_to_proto,
+    world_from_proto,
+)
+from worldline.contract import contract_from_proto
+from worldline.errors import InvalidInput, NotFound
+from worldline.fields import identifier
+from worldline.rpc.census import process_census
+from worldline.state.codec import manifest_to_proto
+from worldline.v1 import move_pb2, placement_pb2, placement_pb2_grpc
+from worldline.verdict import Verdict, verdict_to_proto
+
+#: Metadata by which a client names itself; its address where it does not.
+CLIENT_ID_KEY = "worldline-client-id"
+
+
+class TraceAnswers(Protocol):
+    """What GetTrace needs of the trace store."""
+
+    def response(self, trace_id: str) -> placement_pb2.GetTraceResponse:
+        """The trace's spans."""
+
+
+class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
+    """PlacementService over the runtime."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        sessions: Sessions,
+        verbs: Verbs,
+        leases: Leases,
+        traces: TraceAnswers,
+    ) -> None:
+        self._runtime = runtime
+        self._sessions = sessions
+        self._verbs = verbs
+        self._leases = leases
+        self._traces = traces
+
+    # --- sessions ---
+
+    async def OpenSession(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.OpenSessionRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.OpenSessionResponse:
+        """A live session, or the verdict that there is no room."""
+        opened = await self._sessions.open(
+            OpenWish(
+                contract=contract_from_proto(request.contract),
+                world=world_from_proto(request.world),
+                node_id=_optional(request.node_id, "node_id"),
+                idempotency_key=_optional(request.idempotency_key, "idempotency_key"),
+                client_id=_client_id(context),
+            )
+        )
+        if isinstance(opened, Verdict):
+            return placement_pb2.OpenSessionResponse(verdict=verdict_to_proto(opened))
+        verdict = Verdict.admit(f"on {opened.node_id}", {"state_bytes": opened.extent_bytes})
+        return placement_pb2.OpenSessionResponse(
+            session=self._session(opened), verdict=verdict_to_proto(verdict)
+        )
+
+    async def CloseSession(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.CloseSessionRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.CloseSessionResponse:
+        """Close; closing twice changes nothing."""
+        await self._sessions.close(identifier(request.session_id, "session_id"))
+        return placement_pb2.CloseSessionResponse()
+
+    async def ResolveSession(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.ResolveSessionRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.ResolveSessionResponse:
+        """Where the session lives now."""
+        session = await self._runtime.session(identifier(request.session_id, "session_id"))
+        if session.state is SessionState.CLOSED:
+            raise NotFound(
+                f"session {session.session_id} is closed",
+                reason="SESSION_CLOSED",
+                field="session_id",
+            )
+        return placement_pb2.ResolveSessionResponse(session=self._session(session))
+
+    async def ListSessions(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.ListSessionsRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.ListSessionsResponse:
+        """Every session that is not closed."""
+        sessions = await self._runtime.sessions()
+        return placement_pb2.ListSessionsResponse(sessions=[self._session(one) for one in sessions])
+
+    async def ListNodes(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.ListNodesRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.ListNodesResponse:
+        """Every node with its engines, by name."""
+        fleet, now = self._runtime.fleet, asyncio.get_running_loop().time()
+        sessions = await self._runtime.sessions()
+        used = fleet.slots_used(sessions, self._runtime.open_move_tasks())
+        nodes = []
+        for node_id, node in sorted(fleet.nodes.items()):
+            engines = [
+                engine_to_proto(
+                    engine,
+                    alive=fleet.engine_alive(engine_id, now),
+                    sessions=sum(1 for one in sessions if one.owner == engine_id),
+                )
+                for engine_id, engine in sorted(fleet.engines.items())
+                if engine.node_id == node_id
+            ]
+            nodes.append(
+                placement_pb2.Node(
+                    node_id=node_id,
+                    mover_address=node.mover_address,
+                    slots_total=node.slots_total,
+                    slots_free=max(0, node.slots_total - used[node_id]),
+                    slot_bytes=node.slot_bytes,
+                    alive=fleet.node_alive(node_id, now),
+                    engines=engines,
+                )
+            )
+        return placement_pb2.ListNodesResponse(nodes=nodes)
+
+    def _session(self, session: SessionRecord) -> placement_pb2.Session:
+        return session_to_proto(session, self._runtime.fleet)
+
+    # --- moves ---
+
+    async def ListMoves(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.ListMovesRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.ListMovesResponse:
+        """The newest first."""
+        found = await self._runtime.directory.do(
+            move_table.list_moves, request.session_id, limit_of(request.limit)
+        )
+        return placement_pb2.ListMovesResponse(moves=[move_to_proto(one) for one in found])
+
+    async def GetMove(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.GetMoveRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.GetMoveResponse:
+        """What the directory has on record: the truth."""
+        entry = await self._verbs.entry(identifier(request.move_id, "move_id"))
+        return placement_pb2.GetMoveResponse(move=move_to_proto(entry))
+
+    async def GetTrace(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.GetTraceRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.GetTraceResponse:
+        """The spans of a move's trace, of every service."""
+        entry = await self._verbs.entry(identifier(request.move_id, "move_id"))
+        return await asyncio.to_thread(self._traces.response, entry.trace_id)
+
+    async def RegisterState(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.RegisterStateRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.RegisterStateResponse:
+        """The manifest of a live world, digests included."""
+        manifest = await self._verbs.register(identifier(request.session_id, "session_id"))
+        return placement_pb2.RegisterStateResponse(manifest=manifest_to_proto(manifest))
+
+    async def AdmitMigration(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.AdmitMigrationRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.AdmitMigrationResponse:
+        """A verdict, and the move that it belongs to."""
+        verdict, move_id = await self._verbs.admit(
+            identifier(request.session_id, "session_id"),
+            _optional(request.target_node_id, "target_node_id"),
+            _optional(request.idempotency_key, "idempotency_key"),
+            _client_id(context),
+        )
+        return placement_pb2.AdmitMigrationResponse(
+            verdict=verdict_to_proto(verdict), move_id=move_id
+        )
+
+    async def Migrate(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.MigrateRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[placement_pb2.MigrateResponse]:
+        """Progress until the bytes are staged, then what is staged."""
+        move_id = identifier(request.move_id, "move_id")
+        async for progress in self._verbs.stage(move_id):
+            yield placement_pb2.MigrateResponse(progress=_progress(progress))
+        manifest = self._verbs.staged_manifest(move_id)
+        yield placement_pb2.MigrateResponse(manifest=manifest_to_proto(manifest))
+
+    async def VerifyMigration(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.VerifyMigrationRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.VerifyMigrationResponse:
+        """Whether the staged bytes are the source's; where not, the first difference."""
+        failure = await self._verbs.verify(identifier(request.move_id, "move_id"))
+        return placement_pb2.VerifyMigrationResponse(
+            equal=failure is None, failure=failure_to_proto(failure)
+        )
+
+    async def CommitMigration(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.CommitMigrationRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.CommitMigrationResponse:
+        """Re-verifies, then atomically swaps the owner (paper, Table 1)."""
+        manifest, session = await self._verbs.commit(identifier(request.move_id, "move_id"))
+        return placement_pb2.CommitMigrationResponse(
+            manifest=manifest_to_proto(manifest), session=self._session(session)
+        )
+
+    async def RollbackMigration(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.RollbackMigrationRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.RollbackMigrationResponse:
+        """Give the move up; the source stays authoritative."""
+        manifest = await self._verbs.rollback(identifier(request.move_id, "move_id"))
+        return placement_pb2.RollbackMigrationResponse(manifest=manifest_to_proto(manifest))
+
+    async def MoveSession(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.MoveSessionRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[placement_pb2.MoveSessionResponse]:
+        """All verbs at once: progress, and last the record whatever the outcome.
+
+        The move goes on to its end when the client goes away.
+        """
+        begun = await self._runtime.begin_move(
+            identifier(request.session_id, "session_id"),
+            _optional(request.target_node_id, "target_node_id"),
+            _optional(request.idempotency_key, "idempotency_key"),
+            Goal.COMMIT,
+            _client_id(context),
+        )
+        move_id = begun.move.move_id
+        task = self._runtime.move_task(move_id)
+        if task is not None:
+            async for progress in self._verbs.watch(task, lambda one: one.ended):
+                yield placement_pb2.MoveSessionResponse(progress=_progress(progress))
+        entry = await self._verbs.final(move_id)
+        yield placement_pb2.MoveSessionResponse(move=move_to_proto(entry))
+
+    # --- movers, engines, operators ---
+
+    async def RegisterNode(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.RegisterNodeRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.RegisterNodeResponse:
+        """A mover has started."""
+        return await self._leases.register_node(request)
+
+    async def RegisterEngine(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.RegisterEngineRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.RegisterEngineResponse:
+        """An engine has started."""
+        return await self._leases.register_engine(request)
+
+    async def RenewNode(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.RenewNodeRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.RenewNodeResponse:
+        """A mover lives; it learns which of its slots nobody owns."""
+        return await self._leases.renew_node(request)
+
+    async def RenewEngine(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.RenewEngineRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.RenewEngineResponse:
+        """An engine lives; it learns what it owns."""
+        return await self._leases.renew_engine(request)
+
+    async def DescribePlacement(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.DescribePlacementRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.DescribePlacementResponse:
+        """What this process holds, and how moves ended."""
+        sessions = await self._runtime.sessions()
+        counts = process_census() | {
+            "open_moves": len(self._runtime.open_move_tasks()),
+            "sessions": len(sessions),
+            "owned_tasks": len(self._runtime.owner),
+        }
+        outcomes = await self._runtime.directory.do(move_table.count_outcomes)
+        return placement_pb2.DescribePlacementResponse(
+            census=move_pb2.Census(counts=counts), moves_by_outcome=outcomes
+        )
+
+
+def _progress(progress: Progress) -> placement_pb2.MoveProgress:
+    return placement_pb2.MoveProgress(
+        phase=move_pb2.MovePhase.Name(int(progress.phase)),
+        sent_bytes=progress.sent_bytes,
+        total_bytes=progress.total_bytes,
+    )
+
+
+def _optional(text: str, field: str) -> str:
+    return identifier(text, field) if text else ""
+
+
+def _client_id(context: grpc.aio.ServicerContext) -> str:
+    """The client's own name, else where it calls from, without the port of this connection."""
+    for key, value in context.invocation_metadata() or ():
+        if key == CLIENT_ID_KEY:
+            name = value if isinstance(value, str) else ""
+            return identifier(name, CLIENT_ID_KEY)
+    host, _, _ = str(context.peer()).rpartition(":")
+    if not host:
+        raise InvalidInput("the client has neither a name nor an address", field=CLIENT_ID_KEY)
+    return host

@@ -1,0 +1,295 @@
+"""Verbs of a move: register, admit, migrate, verify, commit, rollback (paper, Table 1), and all
+of them at once. A verb says how far the move may go and waits for it to get there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from services.placement import events as ev
+from services.placement import move_table
+from services.placement.move_task import MoveTask
+from services.placement.peers import Deadlines, Peers
+from services.placement.phases import Goal, MovePhase, Step
+from services.placement.records import MoveEntry, SessionRecord, SessionState
+from services.placement.runtime import Runtime
+from services.placement.values import Failure
+from worldline.errors import Conflict, DeadlineExceeded, InvariantBroken, NotFound
+from worldline.rpc.channel import call
+from worldline.state.codec import manifest_from_proto
+from worldline.state.manifest import Manifest
+from worldline.v1 import engine_pb2
+from worldline.verdict import Verdict
+
+#: Above the sum of a move's phase limits: only a bug in them lets this run out.
+_WAIT_S = 900.0
+
+CLIENT_ROLLBACK = Failure(
+    kind="Conflict", reason="CLIENT_ROLLBACK", message="the client rolled the move back"
+)
+_STAGED_OR_LATER = frozenset(
+    {
+        MovePhase.STAGED,
+        MovePhase.VERIFIED,
+        MovePhase.ATTACHED,
+        MovePhase.COMMITTED,
+        MovePhase.DONE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a move is, for whoever watches."""
+
+    phase: MovePhase
+    sent_bytes: int
+    total_bytes: int
+
+
+class Verbs:
+    """What clients do with moves."""
+
+    def __init__(self, runtime: Runtime, peers: Peers, deadlines: Deadlines) -> None:
+        self._runtime = runtime
+        self._peers = peers
+        self._deadlines = deadlines
+
+    async def register(self, session_id: str) -> Manifest:
+        """The manifest of a live world, digests included.
+
+        Raises:
+            NotFound: no such session. Conflict: it does not run.
+        """
+        session = await self._runtime.session(session_id)
+        if session.state not in (SessionState.LIVE, SessionState.MOVING):
+            raise Conflict(
+                f"session {session_id} is {session.state.value}",
+                reason=f"SESSION_{session.state.name}",
+                field="session_id",
+            )
+        answer: engine_pb2.RegisterWorldResponse = await call(
+            self._peers.engine(session.owner).RegisterWorld,
+            engine_pb2.RegisterWorldRequest(session_id=session_id),
+            timeout_s=self._deadlines.register_s,
+        )
+        return manifest_from_proto(answer.manifest)
+
+    async def admit(
+        self, session_id: str, target_node_id: str, idempotency_key: str, client_id: str
+    ) -> tuple[Verdict, str]:
+        """Begin a move and wait for its verdict; a reject is an answer.
+
+        Raises:
+            NotFound, InvalidInput, Conflict: as `Runtime.begin_move`.
+            WorldlineError: admission could not be asked.
+        """
+        begun = await self._runtime.begin_move(
+            session_id, target_node_id, idempotency_key, Goal.ADMIT, client_id
+        )
+        move_id = begun.move.move_id
+        entry = await self._after(move_id, lambda task: _verdict_known(task.entry))
+        if entry.move.verdict is None:
+            raise _why_ended(entry)
+        return entry.move.verdict, move_id
+
+    async def stage(self, move_id: str) -> AsyncIterator[Progress]:
+        """Let an admitted move go on until its bytes are staged; ends when they are.
+
+        Raises:
+            NotFound: no such move. Conflict: it is not admitted.
+            WorldlineError: why the move failed; it was rolled back.
+        """
+        task = self._runtime.move_task(move_id)
+        if task is not None:
+            if task.entry.move.phase is MovePhase.REQUESTED:
+                raise Conflict(f"move {move_id} is not admitted yet", reason="MOVE_NOT_ADMITTED")
+            if task.entry.move.phase is MovePhase.ADMITTED and task.entry.move.resting:
+                task.post(ev.Asked(Goal.STAGE))
+            async for progress in self.watch(task, _is_staged):
+                yield progress
+        entry = await self.entry(move_id)
+        if entry.move.phase not in _STAGED_OR_LATER:
+            raise _why_ended(entry)
+
+    def staged_manifest(self, move_id: str) -> Manifest:
+        """What is staged, with the source's digests.
+
+        Raises:
+            Conflict: the move ended too long ago to say.
+        """
+        task = self._runtime.recent_task(move_id)
+        if task is None or task.context.manifest is None:
+            raise Conflict(
+                f"move {move_id} ended and its manifest is no longer held",
+                reason="MANIFEST_GONE",
+                field="move_id",
+            )
+        return task.context.manifest
+
+    async def verify(self, move_id: str) -> Failure | None:
+        """Read the staged bytes back and compare; None when equal. The move stays staged.
+
+        Raises:
+            NotFound: no such move. Conflict: it is not staged.
+            WorldlineError: why the move failed meanwhile.
+        """
+        task = await self._staged_task(move_id)
+        if task.entry.move.unequal is not None:
+            return task.entry.move.unequal
+        before = _attempts(task.entry, Step.VERIFY)
+        task.post(ev.Asked(Goal.VERIFY))
+        entry = await self._after(
+            move_id,
+            lambda one: (
+                _attempts(one.entry, Step.VERIFY) > before
+                and not one.entry.move.awaits(Step.VERIFY)
+            ),
+        )
+        if entry.move.phase not in _STAGED_OR_LATER:
+            raise _why_ended(entry)
+        return entry.move.unequal
+
+    async def commit(self, move_id: str) -> tuple[Manifest, SessionRecord]:
+        """Verify again, attach, swap the owner; wait until the move is over.
+
+        Asking again for a move that has committed answers the same.
+
+        Raises:
+            NotFound: no such move. Conflict: it is not staged.
+            IntegrityError: the bytes differ; rolled back.
+            WorldlineError: why the move was rolled back.
+        """
+        running = self._runtime.move_task(move_id)
+        if running is not None and running.entry.move.goal is not Goal.COMMIT:
+            task = await self._staged_task(move_id)
+            task.post(ev.Asked(Goal.COMMIT))
+        entry = await self._after(move_id, lambda task: task.ended)
+        if entry.move.phase is not MovePhase.DONE:
+            raise _why_ended(entry)
+        return self.staged_manifest(move_id), await self._runtime.session(entry.move.session_id)
+
+    async def rollback(self, move_id: str) -> Manifest:
+        """Give a move up; the source's manifest, which stays authoritative.
+
+        Raises:
+            NotFound: no such move. Conflict: it has committed.
+        """
+        task = self._runtime.move_task(move_id)
+        if task is not None:
+            task.post(ev.RollbackAsked(CLIENT_ROLLBACK))
+        entry = await self._after(move_id, lambda one: one.ended)
+        if entry.move.phase is MovePhase.DONE:
+            raise Conflict(
+                f"move {move_id} has committed; move the session back instead",
+                reason="MOVE_COMMITTED",
+                field="move_id",
+            )
+        recent = self._runtime.recent_task(move_id)
+        if recent is not None and recent.context.manifest is not None:
+            return recent.context.manifest
+        return await self.register(entry.move.session_id)
+
+    async def entry(self, move_id: str) -> MoveEntry:
+        """The record of a move, as the directory has it.
+
+        Raises:
+            NotFound: there is none.
+        """
+        found = await self._runtime.directory.do(move_table.get_move, move_id)
+        if found is None:
+            raise NotFound(f"move {move_id} is unknown", reason="MOVE_UNKNOWN", field="move_id")
+        return found
+
+    async def watch(
+        self, task: MoveTask, done: Callable[[MoveTask], bool]
+    ) -> AsyncIterator[Progress]:
+        """Every phase once, and bytes as they go, until `done` or the end.
+
+        Who stops watching stops nothing.
+        """
+        seen, sent_bytes = 0, 0
+        while True:
+            while seen < len(task.phases):
+                yield Progress(task.phases[seen], task.context.sent_bytes, task.context.total_bytes)
+                seen += 1
+            if task.context.sent_bytes != sent_bytes:
+                sent_bytes = task.context.sent_bytes
+                yield Progress(task.phases[-1], sent_bytes, task.context.total_bytes)
+            if done(task) or (task.ended and seen == len(task.phases)):
+                return
+            await self._until(
+                task,
+                lambda one, seen=seen, sent_bytes=sent_bytes: (  # type: ignore[misc]
+                    len(one.phases) > seen or one.context.sent_bytes != sent_bytes or done(one)
+                ),
+            )
+
+    async def final(self, move_id: str) -> MoveEntry:
+        """The record of a move once it is over."""
+        return await self._after(move_id, lambda task: task.ended)
+
+    async def _after(self, move_id: str, condition: Callable[[MoveTask], bool]) -> MoveEntry:
+        """The record once `condition` holds or the move is over."""
+        task = self._runtime.move_task(move_id)
+        while task is not None:
+            await self._until(task, condition)
+            if not task.ended:
+                return task.entry
+            following = self._runtime.move_task(move_id)
+            # A task that died of a bug is followed by one that recovers the move.
+            task = None if following is task else following
+        return await self.entry(move_id)
+
+    async def _until(self, task: MoveTask, condition: Callable[[MoveTask], bool]) -> None:
+        try:
+            await task.until(condition, _WAIT_S)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"move {task.entry.move.move_id} is still {task.entry.move.phase.name}; ask GetMove"
+            ) from None
+
+    async def _staged_task(self, move_id: str) -> MoveTask:
+        """The task of a move that rests with its bytes staged."""
+        task = self._runtime.move_task(move_id)
+        if task is None:
+            raise _why_ended(await self.entry(move_id))
+        move = task.entry.move
+        if move.phase not in (MovePhase.STAGED, MovePhase.VERIFIED) or not move.resting:
+            raise Conflict(
+                f"move {move_id} is {move.phase.name}: migrate first, or let it come to rest",
+                reason="MOVE_NOT_STAGED",
+                field="move_id",
+            )
+        return task
+
+
+def _verdict_known(entry: MoveEntry) -> bool:
+    return entry.move.phase is not MovePhase.REQUESTED
+
+
+def _is_staged(task: MoveTask) -> bool:
+    return task.entry.move.phase in _STAGED_OR_LATER
+
+
+def _attempts(entry: MoveEntry, step: Step) -> int:
+    return sum(1 for issued, _ in entry.move.issued if issued is step)
+
+
+def _why_ended(entry: MoveEntry) -> Exception:
+    """The error that a verb on a move that is over raises."""
+    move = entry.move
+    if move.failure is not None:
+        return move.failure.error()
+    if move.verdict is not None and not move.verdict.admitted:
+        return Conflict(
+            f"move {move.move_id} was rejected: {move.verdict.label}: {move.verdict.explanation}",
+            reason="MOVE_REJECTED",
+            field="move_id",
+            retry_after_ms=move.verdict.retry_after_ms or None,
+        )
+    if move.phase is MovePhase.DONE:
+        return Conflict(
+            f"move {move.move_id} has committed", reason="MOVE_COMMITTED", field="move_id"
+        )
+    return InvariantBroken(f"move {move.move_id} ended in {move.phase.name} without a reason")
