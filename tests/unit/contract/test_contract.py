@@ -1,0 +1,133 @@
+"""Contracts that hold round-trip; contracts that contradict themselves cannot be built."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worldline.contract import (
+    HORIZON_MS_MAX,
+    QUALITY_FLOOR_STEPS_MAX,
+    Contract,
+    DecodeTier,
+    DeterminismTier,
+    ServiceClass,
+    contract_from_proto,
+    contract_to_proto,
+)
+from worldline.errors import InvalidInput
+from worldline.v1 import contract_pb2
+
+GOOD = Contract(ServiceClass.C1_INTERACTIVE, horizon_ms=400.0, period_ms=400.0)
+
+
+def contracts() -> st.SearchStrategy[Contract]:
+    return st.builds(
+        Contract,
+        service_class=st.sampled_from(ServiceClass),
+        horizon_ms=st.floats(1e-6, HORIZON_MS_MAX),
+        period_ms=st.floats(0, HORIZON_MS_MAX),
+        quality_floor_steps=st.integers(1, QUALITY_FLOOR_STEPS_MAX),
+        determinism_tier=st.sampled_from([DeterminismTier.T0_BITWISE]),
+        decode_tier=st.sampled_from(DecodeTier),
+        tier_drop_allowed=st.booleans(),
+    )
+
+
+@given(contracts())
+def test_round_trips(contract: Contract) -> None:
+    wire = contract_to_proto(contract).SerializeToString()
+    assert contract_from_proto(contract_pb2.Contract.FromString(wire)) == contract
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 1e300])
+def test_refuses_a_horizon_that_is_no_duration(bad: float) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        dataclasses.replace(GOOD, horizon_ms=bad)
+    assert caught.value.field == "contract.horizon_ms"
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, -math.inf, 1e300])
+def test_refuses_a_period_that_is_no_duration(bad: float) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        dataclasses.replace(GOOD, period_ms=bad)
+    assert caught.value.field == "contract.period_ms"
+
+
+@given(st.floats() | st.integers())
+def test_any_horizon_is_in_range_or_refused_with_its_field(horizon_ms: float) -> None:
+    if 0 < horizon_ms <= HORIZON_MS_MAX:
+        contract = dataclasses.replace(GOOD, horizon_ms=horizon_ms)
+        assert contract.horizon_ms == horizon_ms
+        assert type(contract.horizon_ms) is float
+        return
+    with pytest.raises(InvalidInput) as caught:
+        dataclasses.replace(GOOD, horizon_ms=horizon_ms)
+    assert caught.value.field == "contract.horizon_ms"
+
+
+@pytest.mark.parametrize("bad", [0, -1, QUALITY_FLOOR_STEPS_MAX + 1, True, 1.5])
+def test_refuses_a_quality_floor_out_of_range(bad: int) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        dataclasses.replace(GOOD, quality_floor_steps=bad)
+    assert caught.value.field == "contract.quality_floor_steps"
+
+
+def test_refuses_c4_at_t2() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Contract(
+            ServiceClass.C4_REPLAY, horizon_ms=1e3, determinism_tier=DeterminismTier.T2_STATISTICAL
+        )
+    assert caught.value.field == "contract.determinism_tier"
+
+
+def test_refuses_c4_at_t2_given_as_plain_numbers() -> None:
+    with pytest.raises(InvalidInput):
+        Contract(5, horizon_ms=1e3, determinism_tier=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tier", [DeterminismTier.T1_SCHEDULE_STABLE, DeterminismTier.T0_BITWISE])
+def test_allows_c4_at_t0_and_t1(tier: DeterminismTier) -> None:
+    contract = Contract(ServiceClass.C4_REPLAY, horizon_ms=1e3, determinism_tier=tier)
+    assert contract.determinism_tier is tier
+
+
+@pytest.mark.parametrize(
+    "tier", [DeterminismTier.T1_SCHEDULE_STABLE, DeterminismTier.T2_STATISTICAL]
+)
+def test_only_t0_can_drop_a_tier(tier: DeterminismTier) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        dataclasses.replace(GOOD, determinism_tier=tier, tier_drop_allowed=True)
+    assert caught.value.field == "contract.tier_drop_allowed"
+
+
+@pytest.mark.parametrize("name", ["service_class", "determinism_tier", "decode_tier"])
+@pytest.mark.parametrize("number", [0, 7, 2**31 - 1, -1])
+def test_names_the_enum_that_is_unspecified_or_unknown(name: str, number: int) -> None:
+    message = contract_to_proto(GOOD)
+    setattr(message, name, number)
+    with pytest.raises(InvalidInput) as caught:
+        contract_from_proto(message)
+    assert caught.value.field == f"contract.{name}"
+
+
+def test_an_empty_message_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        contract_from_proto(contract_pb2.Contract())
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "prefix"),
+    [
+        (ServiceClass, contract_pb2.ServiceClass, "SERVICE_CLASS_"),
+        (DeterminismTier, contract_pb2.DeterminismTier, "DETERMINISM_TIER_"),
+        (DecodeTier, contract_pb2.DecodeTier, "DECODE_TIER_"),
+    ],
+)
+def test_enums_agree_with_the_proto(ours: type, theirs: object, prefix: str) -> None:
+    numbers = {prefix + member.name: int(member) for member in ours}  # type: ignore[attr-defined]
+    assert numbers | {prefix + "UNSPECIFIED": 0} == dict(theirs.items())  # type: ignore[attr-defined]
