@@ -8,11 +8,15 @@ from typing import Any
 
 import grpc
 
-from worldline.errors import DeadlineExceeded, InvalidInput, Unavailable
+from worldline.errors import DeadlineExceeded, InvalidInput, Unavailable, WorldlineError
 from worldline.rpc.channel import mapped_errors
 from worldline.sdk.actions import Action
 from worldline.sdk.block import Block, block_from_proto
 from worldline.v1 import engine_pb2, engine_pb2_grpc
+
+#: gRPC's own status, without details of ours, for a write that meets the end of its stream. The
+#: engine's last messages may be lost with it: joining again brings them back.
+_WRITE_RACE = "INTERNAL"
 
 #: What an engine sends, parsed.
 Event = engine_pb2.Joined | engine_pb2.Moved | Block
@@ -66,8 +70,15 @@ class PlayStream:
         if self._pushed_back is not None:
             event, self._pushed_back = self._pushed_back, None
             return event
-        async with mapped_errors():
-            message = await self._call.read()
+        try:
+            async with mapped_errors():
+                message = await self._call.read()
+        except WorldlineError as error:
+            if error.reason != _WRITE_RACE:
+                raise
+            raise Unavailable(
+                "the stream ended while an action was being sent", reason="STREAM_BROKEN"
+            ) from error
         if message is grpc.aio.EOF:
             raise Unavailable("the engine ended the stream", reason="STREAM_ENDED")
         return _parse(message)
