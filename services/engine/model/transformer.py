@@ -75,7 +75,8 @@ def _block(
     modulation: Tensor,
 ) -> Tensor:
     config, dim = weights.config, (weights.config.dim,)
-    shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = modulation + block.modulation
+    mixed = (modulation + block.modulation).unbind()
+    shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = mixed
     normed = torch.addcmul(shift, functional.layer_norm(hidden, dim), 1 + scale)
     hidden = hidden + gate * attend_window(
         block,
