@@ -1,0 +1,166 @@
+"""The commands of the README, run as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image
+
+WORLDLINE = str(Path(sys.executable).with_name("worldline"))
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - listed, never written
+
+
+def run(*arguments: str, timeout_s: float = 110) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [WORLDLINE, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def test_the_demo_holds(tmp_path: Path) -> None:
+    done = run("demo", "--json", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert len(report["moves"]) == 2
+    for move in report["moves"]:
+        assert move["phase"] == "DONE"
+        assert move["source_digest"] == move["target_digest"]
+        names = {"admit", "reserve", "freeze", "push", "verify", "attach", "commit", "thaw"}
+        assert names <= set(move["timings_ms"])
+    assert all(check["held"] for check in report["checks"])
+    with Image.open(tmp_path / "strip.png") as strip:
+        assert strip.width > strip.height
+
+
+@pytest.mark.timeout(240)
+def test_up_and_interrupt_ten_times_leaves_nothing(tmp_path: Path) -> None:
+    segments = set(SHARED_MEMORY.iterdir())
+    for turn in range(10):
+        directory = tmp_path / f"cluster-{turn}"
+        up = subprocess.Popen(
+            [WORLDLINE, "up", "--nodes", "2", "--dir", str(directory)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            assert up.stdout is not None
+            seen = ""
+            for line in up.stdout:
+                seen += line
+                if "Ctrl-C" in line:
+                    break
+            assert up.poll() is None, seen
+            children = psutil.Process(up.pid).children(recursive=True)
+            ports = {
+                each.laddr.port
+                for child in children
+                for each in child.net_connections()
+                if each.status == psutil.CONN_LISTEN
+            }
+            assert len(children) == 6
+            assert len(ports) >= 6
+            up.send_signal(signal.SIGINT)
+            assert up.wait(timeout=30) == 0, up.stdout.read()
+        finally:
+            up.kill()
+            up.wait(timeout=10)
+        assert [child for child in children if child.is_running()] == []
+        assert not directory.exists()
+        assert set(SHARED_MEMORY.iterdir()) == segments
+        assert ports.isdisjoint(
+            each.laddr.port
+            for each in psutil.net_connections()
+            if each.status == psutil.CONN_LISTEN
+        )
+
+
+@pytest.mark.timeout(240)
+def test_the_whole_mg2_state_moves(tmp_path: Path) -> None:
+    report_path = tmp_path / "bench.json"
+    done = run(
+        "bench", "move", "--preset", "mg2", "--repeats", "1", "--json", str(report_path),
+        timeout_s=220,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(report_path.read_text())
+    assert report["state_bytes"] >= 1_670_124_960
+    assert report["verified_bytes_per_s"] > 0
+    assert report["unverified_bytes_per_s"] > 0
+    assert report["chunk_bytes"] > 0
+    assert report["window_chunks"] > 0
+    assert report["lanes"]
+    assert {"push", "verify", "commit"} <= set(report["timings_ms"])
+
+
+def test_a_taken_port_is_named_within_five_seconds(tmp_path: Path) -> None:
+    first = subprocess.Popen(
+        [sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert first.stdout is not None
+        match = re.search(r"port (\d+)", first.stdout.readline())
+        assert match is not None
+        address = f"127.0.0.1:{match[1]}"
+        for service in ("admission", "placement", "mover", "engine"):
+            prefix = f"WORLDLINE_{service.upper()}_"
+            names = {
+                "LISTEN": address,
+                "NODE_ID": "node-1",
+                "ENGINE_ID": "engine-1",
+                "PLACEMENT_ADDRESS": "127.0.0.1:1",
+                "ADMISSION_ADDRESS": "127.0.0.1:1",
+                "MOVER_ADDRESS": "127.0.0.1:1",
+                "DIRECTORY_PATH": str(tmp_path / "directory.sqlite"),
+                "RUNTIME_DIR": str(tmp_path),
+            }
+            known = SETTINGS[service]
+            env = {**os.environ, **{prefix + name: names[name] for name in known}}
+            done = subprocess.run(
+                [f"{WORLDLINE}-{service}"],
+                capture_output=True,
+                text=True,
+                timeout=5,
+                check=False,
+                env=env,
+            )
+            assert done.returncode != 0
+            assert address in done.stderr, (service, done.stderr)
+            assert "Traceback" not in done.stderr
+    finally:
+        first.kill()
+        first.wait(timeout=10)
+
+
+SETTINGS = {
+    "admission": ("LISTEN",),
+    "placement": ("LISTEN", "ADMISSION_ADDRESS", "DIRECTORY_PATH"),
+    "mover": ("LISTEN", "NODE_ID", "PLACEMENT_ADDRESS", "ADMISSION_ADDRESS", "RUNTIME_DIR"),
+    "engine": ("LISTEN", "NODE_ID", "ENGINE_ID", "PLACEMENT_ADDRESS", "MOVER_ADDRESS"),
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("move",), "SESSION"),
+        (("up", "--nodes", "0"), "nodes"),
+        (("sessions", "--placement", "127.0.0.1:1"), "127.0.0.1:1"),
+    ],
+)
+def test_a_users_mistake_gets_one_clear_line(arguments: tuple[str, ...], said: str) -> None:
+    done = run(*arguments, timeout_s=60)
+    assert done.returncode != 0
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

@@ -1,0 +1,64 @@
+"""Somebody dies or goes away in the middle: the world is in exactly one place and plays on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.e2e.conftest import Fault, make_stage
+from tests.oracles import bounded
+from worldline.cli.cluster import LocalCluster
+from worldline.sdk import Client
+from worldline.sdk.records import MovePhase
+
+
+@pytest.mark.parametrize("victim", ["engine-node-2", "mover-node-2"])
+async def test_a_party_of_the_target_is_killed_mid_transfer(
+    faulty_cluster: LocalCluster, fault: Fault, victim: str
+) -> None:
+    async with Client(faulty_cluster.placement_address) as client:
+        stage = await make_stage(faulty_cluster, client)
+        fault.arm("hold", 2)
+        async with bounded():
+            moving = asyncio.ensure_future(stage.session.move("node-2"))
+            await fault.held()
+            await faulty_cluster.kill(victim)
+            record = await moving
+        assert record.phase is MovePhase.ABORTED
+        assert record.failure is not None
+        assert record.failure.reason
+        await stage.oracles.hold(
+            stage.session, stage.twin, 2, node_id="node-1", gone=frozenset({victim})
+        )
+
+
+async def test_the_client_goes_away_mid_move(faulty_cluster: LocalCluster, fault: Fault) -> None:
+    async with Client(faulty_cluster.placement_address) as client:
+        stage = await make_stage(faulty_cluster, client)
+        fault.arm("hold", 2)
+        async with bounded(), Client(faulty_cluster.placement_address) as leaving:
+            session = await leaving.session(stage.session.session_id)
+            moving = asyncio.ensure_future(session.move("node-2"))
+            await fault.held()
+            moving.cancel()
+            await asyncio.gather(moving, return_exceptions=True)
+        # The transfer is stuck until its lease ends; then the move ends by itself, typed.
+        await stage.oracles.hold(stage.session, stage.twin, 2, node_id="node-1")
+        record = (await client.moves(stage.session.session_id))[0]
+        assert record.phase is MovePhase.ABORTED
+
+
+async def test_the_client_goes_away_and_the_move_goes_on(faulty_cluster: LocalCluster) -> None:
+    async with Client(faulty_cluster.placement_address) as client:
+        stage = await make_stage(faulty_cluster, client)
+        async with bounded(), Client(faulty_cluster.placement_address) as leaving:
+            session = await leaving.session(stage.session.session_id)
+            begun = asyncio.Event()
+            moving = asyncio.ensure_future(
+                session.move("node-2", on_progress=lambda _progress: begun.set())
+            )
+            await begun.wait()
+            moving.cancel()
+            await asyncio.gather(moving, return_exceptions=True)
+        await stage.oracles.hold(stage.session, stage.twin, 2, node_id="node-2")
