@@ -63,7 +63,9 @@ def demo(
                 write_strip(strip, _shown(take), columns=_SHOWN)
                 _check_moves(checks, take)
                 _check_twin(checks, take, twin)
-                checks.add("every slot is free again", *await leftovers.slots_freed(client))
+            checks.add(
+                "no slot, reservation or world is held", *await leftovers.worlds_gone(cluster)
+            )
         finally:
             killed = await cluster.stop()
         checks.add("every process ended by itself", not killed, ", ".join(killed))

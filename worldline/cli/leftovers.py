@@ -1,4 +1,4 @@
-"""Leftovers: what a cluster must not leave behind."""
+"""Leftovers: what a world, and then a cluster, must not leave behind."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from pathlib import Path
 
 import psutil
 
-from worldline.cli.cluster import LocalCluster
-from worldline.sdk import Client
+from worldline.cli.cluster import LocalCluster, NodeHandle
+from worldline.rpc.channel import call, open_channel
+from worldline.v1 import (
+    engine_pb2,
+    engine_pb2_grpc,
+    move_pb2,
+    mover_pb2,
+    mover_pb2_grpc,
+)
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - listed, never written
-#: Movers report their slots with every renewal, a second or two apart.
 _SETTLE_S = 8.0
 _POLL_S = 0.1
+_CALL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +36,22 @@ class Leftovers:
         """Count now, before the cluster starts."""
         return cls(_segments())
 
-    async def slots_freed(self, client: Client) -> tuple[bool, str]:
-        """Whether every slot of every node gets free; waits for the movers' next reports."""
+    async def worlds_gone(self, cluster: LocalCluster) -> tuple[bool, str]:
+        """Whether movers and engines hold nothing once all sessions are closed.
+
+        Asks them and not the directory; a slot may be in quarantine for a moment.
+        """
         deadline_s = time.monotonic() + _SETTLE_S
         while True:
-            nodes = await client.nodes()
-            used = {
-                node.node_id: node.slots_total - node.slots_free
-                for node in nodes
-                if node.slots_free != node.slots_total
-            }
-            if not used:
-                return True, f"{sum(node.slots_total for node in nodes)} slots"
+            held = [what for node in cluster.nodes.values() for what in await _held_by(node)]
+            if not held:
+                return True, ""
             if time.monotonic() >= deadline_s:
-                return False, f"in use: {used}"
+                return False, ", ".join(held)
             await asyncio.sleep(_POLL_S)
 
     def compare(self, cluster: LocalCluster) -> tuple[bool, str]:
-        """After the cluster stopped: processes, ports, files, shared memory."""
+        """After the cluster stopped: processes, files, shared memory."""
         found = [
             f"process {each.name} ({each.pid})"
             for each in cluster.services.values()
@@ -57,8 +62,27 @@ class Leftovers:
         return not found, ", ".join(found)
 
 
+async def _held_by(node: NodeHandle) -> list[str]:
+    async with open_channel(node.mover.address) as channel:
+        stub = mover_pb2_grpc.MoverServiceStub(channel)
+        request = mover_pb2.DescribeMoverRequest()
+        mover = await call(stub.DescribeMover, request, timeout_s=_CALL_S)
+    async with open_channel(node.engine.address) as channel:
+        engine_stub = engine_pb2_grpc.EngineServiceStub(channel)
+        engine_request = engine_pb2.DescribeEngineRequest()
+        engine = await call(engine_stub.DescribeEngine, engine_request, timeout_s=_CALL_S)
+    slots = [
+        f"{node.node_id} slot {slot.slot.slot_index} {move_pb2.SlotRole.Name(slot.role)}"
+        for slot in mover.slots
+        if slot.role != move_pb2.SLOT_ROLE_FREE
+    ]
+    reservations = [f"{node.node_id} reservation {name}" for name in mover.reservations]
+    worlds = [f"{node.node_id} world {world.session_id}" for world in engine.worlds]
+    return slots + reservations + worlds
+
+
 def _segments() -> frozenset[str]:
-    """Shared memory that belongs to this user's processes, by name."""
+    """Names in the host's shared memory."""
     if not _SHARED_MEMORY.is_dir():
         return frozenset()
     return frozenset(path.name for path in _SHARED_MEMORY.iterdir())

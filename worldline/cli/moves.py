@@ -25,7 +25,7 @@ from worldline.sdk import Progress as MoveProgress
 
 def move(
     session_id: Annotated[str, typer.Argument(metavar="SESSION")],
-    target: Annotated[str, typer.Argument(metavar="[TARGET]", help="Node; default: any.")] = "",
+    target: Annotated[str, typer.Argument(help="Node; default: any.")] = "",
     timeout_s: Annotated[float, typer.Option(help="Longest wait for the outcome.")] = 120.0,
     placement: PlacementOption = "",
     as_json: JsonOption = False,

@@ -142,6 +142,20 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self.records: list[move_pb2.MoveRecord] = []
         self.manifest = placement_pb2.RegisterStateResponse().manifest
         self.move_events: list[placement_pb2.MoveSessionResponse] = []
+        span = placement_pb2.GetTraceResponse.Span
+        self.spans = [
+            span(span_id="a", service="placement", name="move", duration_ms=4, status="ok"),
+            span(
+                span_id="b",
+                parent_span_id="a",
+                service="mover",
+                name="mover.push",
+                start_offset_ms=1,
+                duration_ms=2,
+                status="ok",
+                attributes={"bytes": "7"},
+            ),
+        ]
 
     def session(self) -> placement_pb2.Session:
         world = self.world
@@ -215,6 +229,27 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
     async def RollbackMigration(self, request: Any, context: Any) -> Any:
         self._called("RollbackMigration", request, context)
         return placement_pb2.RollbackMigrationResponse(manifest=self.manifest)
+
+    async def ListNodes(self, request: Any, context: Any) -> Any:
+        engine = placement_pb2.Engine(engine_id="engine-0", node_id="node-0", alive=True)
+        node = placement_pb2.Node(node_id="node-0", slots_total=4, slots_free=3, engines=[engine])
+        return placement_pb2.ListNodesResponse(nodes=[node])
+
+    async def ListSessions(self, request: Any, context: Any) -> Any:
+        return placement_pb2.ListSessionsResponse(sessions=[self.session()])
+
+    async def ListMoves(self, request: Any, context: Any) -> Any:
+        done = move_pb2.MoveRecord(move_id="move-1", phase=move_pb2.MOVE_PHASE_DONE)
+        return placement_pb2.ListMovesResponse(moves=[done])
+
+    async def DescribePlacement(self, request: Any, context: Any) -> Any:
+        census = move_pb2.Census(counts={"tasks": 3})
+        return placement_pb2.DescribePlacementResponse(
+            census=census, moves_by_outcome={"committed": 1}
+        )
+
+    async def GetTrace(self, request: Any, context: Any) -> Any:
+        return placement_pb2.GetTraceResponse(trace_id="t", spans=self.spans)
 
     async def GetMove(self, request: Any, context: Any) -> Any:
         self._called("GetMove", request, context)

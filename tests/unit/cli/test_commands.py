@@ -1,0 +1,216 @@
+"""The command line against an in-process placement; each command in its own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.unit.sdk.fakes import Stage
+from worldline.cli.main import app
+from worldline.errors import Unavailable
+from worldline.v1 import move_pb2, placement_pb2
+
+COMMANDS = [
+    "up",
+    "nodes",
+    "sessions",
+    "status",
+    "open",
+    "play",
+    "close",
+    "move",
+    "moves",
+    "trace",
+    "demo",
+    "bench",
+]
+
+
+class Behind:
+    """A stage that runs in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.stage = self._call(Stage.build())
+
+    def _call(self, work: object) -> Stage:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._call(self.stage.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    behind = Behind()
+    yield behind.stage
+    behind.close()
+
+
+def invoke(*arguments: str, stage: Stage | None = None) -> Result:
+    named = ["--placement", stage.address] if stage is not None else []
+    return CliRunner().invoke(app, [*arguments, *named])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_help_lists_every_command() -> None:
+    output = invoke("--help").output
+    assert all(command in output for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("nope",), ("move",), ("play", "s", "--blocks", "0"), ("up", "--nodes", "x"), ("trace",)],
+)
+def test_a_wrong_command_line_is_status_2(arguments: tuple[str, ...]) -> None:
+    assert invoke(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("open", "--horizon-ms", "0"), "contract.horizon_ms"),
+        (("open", "--horizon-ms", "nan"), "contract.horizon_ms"),
+        (("open", "--class", "c9"), "contract.service_class"),
+        (("open", "--class", "c4", "--tier", "t2"), "contract.determinism_tier"),
+        (("play", "s", "--keys", "Q"), "action.keyboard"),
+        (("up", "--nodes", "-1"), "nodes"),
+        (("up", "--slot-mb", "0"), "slot_bytes"),
+    ],
+)
+def test_bad_input_names_its_field(arguments: tuple[str, ...], field: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert f"[{field}]" in result.stderr
+    assert "Traceback" not in result.output + result.stderr
+
+
+def test_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("WORLDLINE_PLACEMENT", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    result = invoke("nodes")
+    assert result.exit_code == 4
+    assert "NO_CLUSTER" in result.stderr
+
+
+def test_placement_by_environment(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    monkeypatch.setenv("WORLDLINE_PLACEMENT", stage.address)
+    assert invoke("open").stdout.strip() == "session-1"
+
+
+def test_open_as_json(stage: Stage) -> None:
+    result = invoke("open", "--json", "--seed", "3", "--class", "c3", stage=stage)
+    assert json.loads(result.stdout)["session_id"] == "session-1"
+    request = stage.placement.calls[0][1]
+    assert request.world.seed == 3
+    assert request.contract.service_class == 4
+
+
+def test_a_reject_is_status_3(stage: Stage) -> None:
+    stage.placement.verdict = move_pb2.Verdict(
+        reason=move_pb2.REJECT_REASON_DEVICE_FULL, explanation="no slot is free"
+    )
+    result = invoke("open", stage=stage)
+    assert result.exit_code == 3
+    assert result.stderr.strip() == "worldline: DEVICE_FULL: no slot is free"
+
+
+def _done(phase: int = move_pb2.MOVE_PHASE_DONE) -> placement_pb2.MoveSessionResponse:
+    return placement_pb2.MoveSessionResponse(
+        move=move_pb2.MoveRecord(
+            move_id="move-1",
+            session_id="session-1",
+            phase=phase,
+            verdict=move_pb2.Verdict(admitted=True, explanation="fits"),
+            timings=[move_pb2.PhaseTiming(name="freeze", duration_ms=1.25)],
+            source_digest=0xAB,
+            target_digest=0xAB,
+        )
+    )
+
+
+def test_move_shows_phases_verdict_and_digests(stage: Stage) -> None:
+    progress = placement_pb2.MoveProgress(
+        phase=move_pb2.MOVE_PHASE_FROZEN, sent_bytes=1, total_bytes=2
+    )
+    stage.placement.move_events = [
+        placement_pb2.MoveSessionResponse(progress=progress),
+        _done(),
+    ]
+    result = invoke("move", "session-1", "node-1", stage=stage)
+    assert result.exit_code == 0
+    assert "frozen" in result.stderr
+    for text in ("committed", "admitted: fits", "freeze", "1.2", "00000000000000ab", "equal"):
+        assert text in result.stdout
+
+
+def test_move_as_json(stage: Stage) -> None:
+    stage.placement.move_events = [_done(move_pb2.MOVE_PHASE_ABORTED)]
+    result = invoke("move", "session-1", "--json", stage=stage)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["outcome"] == "aborted"
+
+
+def test_an_unknown_session_is_status_4(stage: Stage) -> None:
+    result = invoke("move", "nobody", stage=stage)
+    assert result.exit_code == 4
+    assert "[session_id]" in result.stderr
+
+
+def test_play_prints_blocks_and_a_strip(stage: Stage, tmp_path: Path) -> None:
+    png = tmp_path / "strip.png"
+    stage.placement.script["RegisterState"] = [Unavailable("first try")]
+    result = invoke("play", "session-1", "--blocks", "2", "--png", str(png), stage=stage)
+    assert result.exit_code != 0  # the fake's manifest is empty: refused, not guessed
+    assert "Traceback" not in result.stderr
+    assert not png.exists()
+
+
+def test_listings_as_json(stage: Stage) -> None:
+    for command in ("nodes", "sessions", "moves"):
+        result = invoke(command, "--json", stage=stage)
+        assert result.exit_code == 0, result.stderr
+        assert isinstance(json.loads(result.stdout), list)
+    assert set(json.loads(invoke("status", "--json", stage=stage).stdout)) == {
+        "nodes",
+        "sessions",
+        "moves",
+        "placement",
+    }
+
+
+def test_listings_as_tables(stage: Stage) -> None:
+    assert "session-1" in invoke("sessions", stage=stage).stdout
+    assert "node-0" in invoke("nodes", stage=stage).stdout
+    assert "move-1" in invoke("status", stage=stage).stdout
+
+
+def test_a_waterfall(stage: Stage) -> None:
+    result = invoke("trace", "move-1", stage=stage)
+    assert result.exit_code == 0
+    assert "mover.push" in result.stdout
+    assert json.loads(invoke("trace", "move-1", "--json", stage=stage).stdout)["trace_id"] == "t"
+
+
+def test_a_trace_that_is_gone(stage: Stage) -> None:
+    stage.placement.spans.clear()
+    result = invoke("trace", "move-1", stage=stage)
+    assert result.exit_code == 4
+    assert "TRACE_GONE" in result.stderr
