@@ -1,0 +1,95 @@
+"""Builders: valid requests with one part changed at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from services.admission.core import Admission
+from services.admission.policy import Policy
+from services.admission.requests import DeviceLoad, MoveReport, MoveRequest, SessionRequest
+from worldline.admissibility.path_rate import TransferSample
+from worldline.contract import Contract, ServiceClass
+from worldline.ticket import MovePurpose
+
+STATE_BYTES = 1_670_124_960
+GBIT_PER_S = 1e9 / 8
+CONTRACT = Contract(ServiceClass.C1_INTERACTIVE, horizon_ms=400.0)
+DEVICE = DeviceLoad(
+    engine_id="engine-a",
+    slots_total=4,
+    slots_used=1,
+    slot_bytes=STATE_BYTES,
+    quantum_ms=93.9,
+    quanta_per_block=4,
+    utilization=0.0,
+)
+
+
+def session(**changes: Any) -> SessionRequest:
+    """A session of MG2's size; `period_ms` is the contract's, other changes the device's."""
+    contract = dataclasses.replace(CONTRACT, period_ms=changes.pop("period_ms", 400.0))
+    state_bytes = changes.pop("state_bytes", STATE_BYTES)
+    return SessionRequest(contract, state_bytes, dataclasses.replace(DEVICE, **changes))
+
+
+def move(number: int = 1, source: str = "a", target: str = "b", **changes: Any) -> MoveRequest:
+    """A frozen move of MG2's size from node `source` to node `target`."""
+    horizon_ms = changes.pop("horizon_ms", 400.0)
+    request = MoveRequest(
+        move_id=f"move-{number}",
+        session_id=f"session-{number}",
+        epoch=1,
+        contract=dataclasses.replace(CONTRACT, horizon_ms=horizon_ms),
+        source_node_id=source,
+        target_node_id=target,
+        extent_bytes=STATE_BYTES,
+        topology_hash=b"12345678",
+        purpose=MovePurpose.SESSION,
+    )
+    return dataclasses.replace(request, **changes)
+
+
+def probe(number: int = 1, source: str = "a", target: str = "b", **changes: Any) -> MoveRequest:
+    """A probe of 64 MiB, without contract and session."""
+    defaults: dict[str, Any] = {
+        "purpose": MovePurpose.PROBE,
+        "contract": None,
+        "session_id": "",
+        "extent_bytes": 64 << 20,
+        "move_id": f"probe-{number}",
+    }
+    return dataclasses.replace(move(number, source, target), **(defaults | changes))
+
+
+def report(request: MoveRequest, **changes: Any) -> MoveReport:
+    """The end of that move, without figures, by move id alone."""
+    plain = MoveReport(
+        ticket_id="",
+        move_id=request.move_id,
+        sample=None,
+        verified=False,
+        committed=False,
+        reason="",
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def sample(rate_bytes_per_s: float, size_bytes: int = STATE_BYTES) -> TransferSample:
+    """A transfer at that rate without set-up."""
+    return TransferSample(size_bytes, size_bytes / rate_bytes_per_s * 1e3)
+
+
+def measured(
+    *pairs: tuple[str, str],
+    rate: float = 100 * GBIT_PER_S,
+    samples: int = 20,
+    now_s: float = 0.0,
+    **limits: Any,
+) -> Admission:
+    """An admission that knows the paths of those pairs well."""
+    admission = Admission(Policy(**limits))
+    for pair in pairs or (("a", "b"),):
+        for _ in range(samples):
+            admission.paths.teach(pair, sample(rate), now_s, 1e9)
+    return admission
