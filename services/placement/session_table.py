@@ -6,6 +6,8 @@ import json
 import sqlite3
 from collections.abc import Iterable
 
+from google.protobuf.message import DecodeError
+
 from services.placement.directory import transaction
 from services.placement.move_facts import slot_from_list, slot_to_list
 from services.placement.records import SessionRecord, SessionState, WorldKind
@@ -194,7 +196,7 @@ def _session(row: sqlite3.Row) -> SessionRecord:
             extent_bytes=row["extent_bytes"],
             idempotency_key=row["idempotency_key"] or "",
         )
-    except (TypeError, ValueError, WorldlineError) as error:
+    except (DecodeError, TypeError, ValueError, WorldlineError) as error:
         raise InvariantBroken(
             f"the directory's record of session {row['session_id']} does not parse: {error!r}"
         ) from error

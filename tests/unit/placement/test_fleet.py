@@ -1,0 +1,108 @@
+"""Leases and the snapshot that choices are made from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from services.placement.fleet import Fleet, Profile
+from services.placement.phases import MovePhase
+from services.placement.records import SessionState, address
+from services.placement.values import Party
+from tests.unit.placement.makers import contract, engine, entry, node, session
+from worldline.errors import Fenced, InvalidInput, NotFound
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    fleet = Fleet(node_lease_ms=1_000, engine_lease_ms=500)
+    for name in ("1", "2"):
+        fleet.put_node(node(name), 0.0)
+        fleet.put_engine(engine(name), 0.0)
+    return fleet
+
+
+def test_a_lease_runs_out_and_is_renewed(fleet: Fleet) -> None:
+    assert fleet.engine_alive("e1", 0.499)
+    assert not fleet.engine_alive("e1", 0.5)
+    fleet.renew_engine("e1", "i1", (), 0.6)
+    assert fleet.engine_alive("e1", 1.0)
+    assert fleet.node_alive("n1", 0.999)
+    assert not fleet.node_alive("n1", 1.0)
+    fleet.renew_node("n1", "j1", 0, 1.5)
+    assert fleet.node_alive("n1", 2.0)
+    assert not fleet.node_alive("nobody", 0.0)
+
+
+def test_a_replaced_process_is_fenced(fleet: Fleet) -> None:
+    fleet.put_engine(engine("1", "i2"), 0.0)
+    with pytest.raises(Fenced) as caught:
+        fleet.renew_engine("e1", "i1", (), 0.1)
+    assert caught.value.reason == "INCARNATION_REPLACED"
+    fleet.put_node(node("1", "j2"), 0.0)
+    with pytest.raises(Fenced):
+        fleet.renew_node("n1", "j1", 0, 0.1)
+    with pytest.raises(NotFound):
+        fleet.renew_node("nobody", "j1", 0, 0.1)
+    with pytest.raises(NotFound):
+        fleet.renew_engine("nobody", "i1", (), 0.1)
+
+
+def test_gone_is_replaced_or_silent(fleet: Fleet) -> None:
+    party = fleet.party("e1")
+    assert party == Party("e1", "i1", "n1", "j1")
+    assert not fleet.engine_gone(party, 0.4)
+    assert fleet.engine_gone(party, 0.5)
+    assert not fleet.mover_gone(party, 0.9)
+    assert fleet.mover_gone(party, 1.0)
+    fleet.put_engine(engine("1", "i2"), 1.0)
+    fleet.put_node(node("1", "j2"), 1.0)
+    assert fleet.engine_gone(party, 1.0)
+    assert fleet.mover_gone(party, 1.0)
+
+
+def test_an_open_move_holds_a_slot_at_both_ends(fleet: Fleet) -> None:
+    here = session(state=SessionState.MOVING)
+    move = entry().move
+    assert fleet.slots_used((here,), (move,)) == {"n1": 1, "n2": 1}
+    after = session(owner="e2", node_id="n2", state=SessionState.MOVING)
+    committed = replace(move, phase=MovePhase.COMMITTED)
+    assert fleet.slots_used((after,), (committed,)) == {"n1": 1, "n2": 1}
+    fleet.renew_node("n1", "j1", 2, 0.0)
+    assert fleet.slots_used((here,), ()) == {"n1": 3, "n2": 0}
+
+
+def test_the_snapshot_says_what_choices_need(fleet: Fleet) -> None:
+    first, second = fleet.candidates((session(),), (entry().move,), 0.1)
+    assert (first.engine_id, first.slots_free, first.moves_in) == ("e1", 3, 0)
+    assert (second.engine_id, second.slots_free, second.moves_in) == ("e2", 3, 1)
+    assert first.alive
+    assert not any(one.alive for one in fleet.candidates((), (), 0.5))
+
+
+def test_utilization_counts_sessions_with_a_period(fleet: Fleet) -> None:
+    fleet.renew_engine("e1", "i1", [Profile("tiny", 25.0, 4)], 0.0)
+    paced = session(contract=contract(period_ms=400.0))
+    lost = session(contract=contract(period_ms=400.0), state=SessionState.LOST)
+    assert fleet.utilization("e1", (paced, paced, session(), lost)) == pytest.approx(0.5)
+    assert fleet.utilization("e2", (paced,)) == 0.0
+
+
+@pytest.mark.parametrize("quantum_ms", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_profile_is_a_measurement(quantum_ms: float) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Profile("tiny", quantum_ms, 4)
+    assert caught.value.field == "profiles.quantum_ms"
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x"])
+def test_an_address_can_be_dialled(text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        address(text, "mover_address")
+    assert caught.value.field == "mover_address"
+
+
+@pytest.mark.parametrize("text", ["host:1", "127.0.0.1:65535", "[::1]:80", "unix:/run/x"])
+def test_a_good_address_is_kept(text: str) -> None:
+    assert address(text, "mover_address") == text
