@@ -7,6 +7,7 @@ for a layout of another version). Nothing is trusted that can be recomputed.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from worldline.contract import DeterminismTier
 from worldline.errors import InvalidInput
@@ -20,10 +21,38 @@ from worldline.state.validation import check_version
 from worldline.v1 import contract_pb2, manifest_pb2
 
 _TOPOLOGY_HASH_BYTES = 32
+#: Topologies beyond this are parsed every time, which bounds what a peer can make us remember.
+_REMEMBERED_BYTES_MAX = 256 << 10
+_REMEMBERED_COUNT = 16
 
 
 def layout_to_proto(layout: Layout) -> manifest_pb2.Layout:
-    """The wire form; `layout_from_proto` gives back an equal layout."""
+    """The wire form; `layout_from_proto` gives back an equal layout.
+
+    The part that is the same at every block is remembered by its hash, as it is for parsing.
+    """
+    wire = _wires.get(layout.topology_hash)
+    if wire is None:
+        wire = _topology_to_proto(layout).SerializeToString()
+        if len(wire) <= _REMEMBERED_BYTES_MAX:
+            _remember(layout.topology_hash, wire)
+    message = manifest_pb2.Layout.FromString(wire)
+    message.scalars.extend(_scalar_to_proto(scalar) for scalar in layout.scalars)
+    return message
+
+
+#: Serialized topologies by their hash, oldest first.
+_wires: dict[bytes, bytes] = {}
+
+
+def _remember(topology_hash: bytes, wire: bytes) -> None:
+    for oldest in list(_wires)[: max(len(_wires) - _REMEMBERED_COUNT + 1, 0)]:
+        _wires.pop(oldest, None)
+    _wires[topology_hash] = wire
+
+
+def _topology_to_proto(layout: Layout) -> manifest_pb2.Layout:
+    """Everything but the scalars."""
     return manifest_pb2.Layout(
         version=layout.version,
         regions=[
@@ -42,7 +71,6 @@ def layout_to_proto(layout: Layout) -> manifest_pb2.Layout:
             )
             for leaf in layout.tensors
         ],
-        scalars=[_scalar_to_proto(scalar) for scalar in layout.scalars],
         root=node_to_proto(layout.root),
         extent_bytes=layout.extent_bytes,
         topology_hash=layout.topology_hash,
@@ -52,11 +80,28 @@ def layout_to_proto(layout: Layout) -> manifest_pb2.Layout:
 def layout_from_proto(message: manifest_pb2.Layout) -> Layout:
     """Parse once, at the edge.
 
+    A session's topology is the same at every block, so a topology that was checked once is not
+    checked again while it is among the last few: parsing falls into the time a world is frozen.
+
     Raises:
         InvalidInput: anything malformed or contradictory; `leaf` where one is at fault.
         VersionSkew: another layout version.
     """
     check_version(message.version)  # first: another version may mean anything else differently
+    values = {item.path: _scalar_value(item) for item in message.scalars}
+    bare = manifest_pb2.Layout()
+    bare.CopyFrom(message)
+    for scalar in bare.scalars:
+        scalar.none_value.SetInParent()
+    wire = bare.SerializeToString(deterministic=True)
+    parse = _parse if len(wire) <= _REMEMBERED_BYTES_MAX else _parse.__wrapped__
+    return parse(wire).with_scalars(values)
+
+
+@lru_cache(maxsize=_REMEMBERED_COUNT)
+def _parse(wire: bytes) -> Layout:
+    """The layout of a serialized message; its scalars are None."""
+    message = manifest_pb2.Layout.FromString(wire)
     if len(message.topology_hash) != _TOPOLOGY_HASH_BYTES:
         raise InvalidInput(
             f"topology hash of {len(message.topology_hash)} bytes instead of "
@@ -78,7 +123,7 @@ def layout_from_proto(message: manifest_pb2.Layout) -> Layout:
             )
             for item in message.tensors
         ),
-        scalars=tuple(_scalar_from_proto(item) for item in message.scalars),
+        scalars=tuple(ScalarLeaf(item.path, None) for item in message.scalars),
         root=node_from_proto(message.root),
         extent_bytes=message.extent_bytes,
         topology_hash=message.topology_hash,
@@ -190,10 +235,6 @@ def _scalar_to_proto(scalar: ScalarLeaf) -> manifest_pb2.ScalarLeaf:
         case Kind.BYTES:
             message.bytes_value = payload
     return message
-
-
-def _scalar_from_proto(message: manifest_pb2.ScalarLeaf) -> ScalarLeaf:
-    return ScalarLeaf(message.path, _scalar_value(message))
 
 
 def _scalar_value(message: manifest_pb2.ScalarLeaf) -> ScalarValue:

@@ -99,9 +99,7 @@ class Layout:
 
         `TensorLeaf.region` is filled in here; what the caller put there does not matter.
         """
-        check_leaves(tensors)
-        spans = [(leaf.offset_bytes, leaf.end_bytes) for leaf in tensors]
-        regions, member_of = derive_regions(spans)
+        regions, member_of = derive_regions(check_leaves(tensors))
         placed = tuple(
             replace(leaf, region=index) for leaf, index in zip(tensors, member_of, strict=True)
         )

@@ -73,4 +73,7 @@ def span_elements(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
     """Elements from the first to behind the last one in memory; 0 when the shape holds none."""
     if 0 in shape:
         return 0
-    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    last = 0
+    for size, step in zip(shape, stride, strict=True):
+        last += (size - 1) * step
+    return last + 1

@@ -72,6 +72,7 @@ class Prefixes:
 
     def __init__(self, segments: Segments, crcs: Sequence[int]) -> None:
         self._bounds = segments.bounds
+        self._crcs = crcs
         self._prefix = [0]
         for index, crc in enumerate(crcs):
             size_bytes = self._bounds[index + 1] - self._bounds[index]
@@ -79,6 +80,8 @@ class Prefixes:
 
     def crc(self, start: int, end: int) -> int:
         """CRC of the bytes between two indices into `bounds`."""
+        if end == start + 1:
+            return self._crcs[start]
         size_bytes = self._bounds[end] - self._bounds[start]
         shifted: int = combine_crc64nvme(self._prefix[start], 0, size_bytes)
         return self._prefix[end] ^ shifted

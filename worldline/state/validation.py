@@ -6,12 +6,13 @@ Sizes are unbounded Python ints here, so arithmetic cannot wrap; what torch coul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from math import prod
 
 from worldline.errors import InvalidInput, VersionSkew
 from worldline.state import path as paths
 from worldline.state.dtypes import itemsize_bytes
-from worldline.state.leaf import Region, ScalarLeaf, TensorLeaf
+from worldline.state.leaf import Region, ScalarLeaf, TensorLeaf, span_elements
 from worldline.state.node import DictNode, Node, RecordNode, ScalarNode, TensorNode, children
 from worldline.state.regions import derive_regions
 
@@ -39,12 +40,12 @@ def check_layout(
 ) -> None:
     """Raise InvalidInput (naming the leaf) or VersionSkew unless all parts hold together."""
     check_version(version)
-    check_leaves(tensors)
+    spans = check_leaves(tensors)
     for scalar in scalars:
         scalar.canonical()
     _check_paths(tensors, scalars)
     _check_regions(regions, extent_bytes)
-    _check_membership(regions, tensors)
+    _check_membership(regions, tensors, spans)
     check_tree(root, tensors, scalars)
 
 
@@ -57,15 +58,17 @@ def check_version(version: int) -> None:
         )
 
 
-def check_leaves(tensors: Sequence[TensorLeaf]) -> None:
-    """Each tensor leaf on its own: dtype, shape, stride, size, alignment, no overflow."""
+def check_leaves(tensors: Sequence[TensorLeaf]) -> list[tuple[int, int]]:
+    """Each tensor leaf on its own: dtype, shape, stride, size, alignment, no overflow.
+
+    Returns the leaves' bounding spans, (start, end) in bytes.
+    """
     if len(tensors) > LEAVES_MAX:
         raise InvalidInput(f"{len(tensors)} tensors; at most {LEAVES_MAX}", field="layout.tensors")
-    for leaf in tensors:
-        _check_leaf(leaf)
+    return [_check_leaf(leaf) for leaf in tensors]
 
 
-def _check_leaf(leaf: TensorLeaf) -> None:
+def _check_leaf(leaf: TensorLeaf) -> tuple[int, int]:
     itemsize = itemsize_bytes(leaf.dtype, leaf=leaf.path)
     if len(leaf.shape) > RANK_MAX or len(leaf.shape) != len(leaf.stride):
         raise _refused(
@@ -79,8 +82,9 @@ def _check_leaf(leaf: TensorLeaf) -> None:
     _check_numbers(leaf.path, "offset_bytes", (leaf.offset_bytes,))
     _check_numbers(leaf.path, "size_bytes", (leaf.size_bytes,))
     # Zero dimensions count as one in the bound: torch multiplies the others all the same.
-    bound = itemsize * _product(size or 1 for size in leaf.shape)
-    if bound > BYTES_MAX or leaf.end_bytes > BYTES_MAX:
+    bound = itemsize * prod([size or 1 for size in leaf.shape])
+    end_bytes = leaf.offset_bytes + span_elements(leaf.shape, leaf.stride) * itemsize
+    if bound > BYTES_MAX or end_bytes > BYTES_MAX:
         raise _refused(leaf.path, "shape", "shape, stride and offset overflow 63 bits")
     size_bytes = 0 if 0 in leaf.shape else bound
     if leaf.size_bytes != size_bytes:
@@ -97,6 +101,7 @@ def _check_leaf(leaf: TensorLeaf) -> None:
         )
     if size_bytes == 0 and leaf.offset_bytes != 0:
         raise _refused(leaf.path, "offset_bytes", "an empty leaf lies at offset 0")
+    return leaf.offset_bytes, end_bytes
 
 
 def _check_paths(tensors: Sequence[TensorLeaf], scalars: Sequence[ScalarLeaf]) -> None:
@@ -129,20 +134,22 @@ def _check_regions(regions: Sequence[Region], extent_bytes: int) -> None:
         )
 
 
-def _check_membership(regions: Sequence[Region], tensors: Sequence[TensorLeaf]) -> None:
+def _check_membership(
+    regions: Sequence[Region], tensors: Sequence[TensorLeaf], spans: Sequence[tuple[int, int]]
+) -> None:
     """Each region is exactly what its leaves' spans add up to, and no span crosses regions."""
-    for leaf in tensors:
+    for leaf, (start, end) in zip(tensors, spans, strict=True):
         if type(leaf.region) is not int or not 0 <= leaf.region < len(regions):
             raise _refused(leaf.path, "region", f"region {leaf.region} of {len(regions)}")
         region = regions[leaf.region]
-        if leaf.offset_bytes < region.offset_bytes or leaf.end_bytes > region.end_bytes:
+        if start < region.offset_bytes or end > region.end_bytes:
             raise _refused(
                 leaf.path,
                 "region",
-                f"bytes {leaf.offset_bytes}..{leaf.end_bytes} lie outside the leaf's region "
+                f"bytes {start}..{end} lie outside the leaf's region "
                 f"{region.offset_bytes}..{region.end_bytes}",
             )
-    expected, member_of = derive_regions([(leaf.offset_bytes, leaf.end_bytes) for leaf in tensors])
+    expected, member_of = derive_regions(spans)
     for leaf, index in zip(tensors, member_of, strict=True):
         if leaf.region != index or regions[leaf.region] != expected[index]:
             raise _refused(
@@ -220,13 +227,6 @@ def _check_numbers(path: str, name: str, numbers: Sequence[int]) -> None:
     for number in numbers:
         if type(number) is not int or not 0 <= number <= BYTES_MAX:
             raise _refused(path, name, f"{number} is not an int in 0..2**63-1")
-
-
-def _product(sizes: Iterable[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 def _refused(leaf: str, name: str, message: str) -> InvalidInput:

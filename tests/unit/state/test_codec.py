@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.unit.state.strategies import Record
 from worldline.contract import DeterminismTier
 from worldline.errors import InvalidInput, VersionSkew
+from worldline.state import codec
 from worldline.state.codec import (
     digests_from_proto,
     digests_to_proto,
@@ -31,7 +32,8 @@ from worldline.state.digest import digest_slot
 from worldline.state.layout import Layout
 from worldline.state.manifest import Fingerprint, Manifest
 from worldline.state.tree import pack, plan
-from worldline.v1 import manifest_pb2
+from worldline.state.validation import DEPTH_MAX
+from worldline.v1 import manifest_pb2, mover_pb2
 
 BASE = torch.arange(12, dtype=torch.int32).view(3, 4)
 TREE = {
@@ -278,6 +280,47 @@ def test_a_scalar_without_value_is_refused_by_name() -> None:
     with pytest.raises(InvalidInput) as caught:
         layout_from_proto(message)
     assert caught.value.leaf == message.scalars[2].path
+
+
+def test_a_remembered_topology_takes_the_scalars_of_each_message() -> None:
+    tree: dict[str, Any] = {"x": torch.zeros(2), "n": 1}
+    one = layout_to_proto(plan(tree))
+    tree["n"] = "two"
+    two = layout_to_proto(plan(tree))
+    for message, value in ((one, 1), (two, "two"), (one, 1)):
+        assert layout_from_proto(message).scalar_values() == {"n": value}
+    two.scalars[0].ClearField("string_value")
+    with pytest.raises(InvalidInput) as caught:
+        layout_from_proto(two)
+    assert caught.value.leaf == "n"
+
+
+@pytest.mark.parametrize("wrap", [lambda x: {"k": x}, lambda x: Record(1, x), lambda x: [x]])
+def test_the_deepest_tree_fits_the_deepest_message(wrap: Callable[[object], object]) -> None:
+    """protobuf gives up at a hundred levels; ours must stay below in the deepest of requests."""
+    tree: object = torch.zeros(1)
+    for _ in range(DEPTH_MAX):
+        tree = wrap(tree)
+    manifest = replace(MANIFEST, layout=plan(tree), digests=None)
+    offer = mover_pb2.LandOffer(manifest=manifest_to_proto(manifest))
+    wire = mover_pb2.LandRequest(offer=offer).SerializeToString()
+    parsed = mover_pb2.LandRequest.FromString(wire)
+    assert manifest_from_proto(parsed.offer.manifest) == manifest
+
+
+def test_only_a_few_topologies_are_remembered() -> None:
+    for size in range(3 * codec._REMEMBERED_COUNT):
+        layout = plan([torch.zeros(size), size])
+        for value in (size, "later"):
+            now = layout.with_scalars({"[1]": value})
+            assert layout_from_proto(layout_to_proto(now)) == now
+        assert layout.topology_hash in codec._wires
+    assert len(codec._wires) == codec._REMEMBERED_COUNT
+
+
+def test_a_topology_too_large_to_remember_is_parsed_all_the_same() -> None:
+    layout = plan({"k" * 200_000: torch.zeros(2), "n": 3})
+    assert layout_from_proto(layout_to_proto(layout)) == layout
 
 
 def test_a_huge_claim_costs_nothing() -> None:
