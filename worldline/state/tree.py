@@ -89,11 +89,12 @@ def pack(tree: object, layout: Layout, buffer: torch.Tensor) -> Layout:
     check_buffer(buffer, layout.extent_bytes, layout.tensors)
     found = harvest(tree)
     _check_device(found, buffer.device)
-    _check_same(found, layout)
-    views = leaf_views(layout, buffer)
-    if not _in_place(found.tensors, views, buffer):
+    elsewhere = _elsewhere(found, layout, buffer)
+    if elsewhere or found.root != layout.root:
+        _check_same(found, layout)
+        _check_apart(found.tensors, elsewhere, buffer)
         _clear(layout, buffer)
-        for item, view in zip(found.tensors, views, strict=True):
+        for item, view in zip(found.tensors, leaf_views(layout, buffer), strict=True):
             copy_bits(_tensor(item), view)
     return layout.with_scalars({scalar.path: scalar.value for scalar in found.scalars})
 
@@ -167,10 +168,13 @@ def _check_same(found: Harvest, layout: Layout) -> None:
         if not expanded_alike or (window and here != there):
             raise refused(item.path, f"stride {item.stride}, but the layout has {leaf.stride}")
     if found.root != layout.root:
-        raise InvalidInput("the tree is not the one that was laid out", field="state")
-    scalar_paths = [scalar.path for scalar in found.scalars]
-    if scalar_paths != [scalar.path for scalar in layout.scalars]:
-        raise InvalidInput("the tree has other scalars than the layout", field="state")
+        here = {item.path for item in (*found.tensors, *found.scalars)}
+        there = {leaf.path for leaf in (*layout.tensors, *layout.scalars)}
+        raise InvalidInput(
+            "the tree is not the one that was laid out: other leaves, containers or order",
+            field="state",
+            leaf=min(here ^ there, default=None),
+        )
     _check_sharing(found.tensors, layout)
 
 
@@ -197,23 +201,39 @@ def _moving(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(step if size > 1 else 0 for size, step in zip(shape, stride, strict=True))
 
 
-def _in_place(
-    found: Sequence[FoundTensor], views: Sequence[torch.Tensor], buffer: torch.Tensor
-) -> bool:
-    """Whether the tree already lies where it belongs; raises where it lies in the way."""
+def _elsewhere(found: Harvest, layout: Layout, buffer: torch.Tensor) -> list[FoundTensor]:
+    """The tensors that are not the layout's views into the buffer; none for a live state."""
+    start = buffer.data_ptr()
+    return [
+        item
+        for item, leaf in zip(found.tensors, layout.tensors, strict=False)
+        if (item.dtype, item.shape) != (leaf.dtype, leaf.shape)
+        or (item.address is None and item.size_bytes)
+        or (item.address is not None and item.address != start + leaf.offset_bytes)
+        or (
+            item.stride != leaf.stride
+            and _moving(item.shape, item.stride) != _moving(leaf.shape, leaf.stride)
+        )
+    ]
+
+
+def _check_apart(
+    found: Sequence[FoundTensor], elsewhere: Sequence[FoundTensor], buffer: torch.Tensor
+) -> None:
+    """A tree that is copied into the buffer has bytes, and none there: they would be overwritten.
+
+    Asked before anything is written, so that a refused tree leaves the slot as it was.
+    """
     start = buffer.data_ptr()
     end = start + buffer.numel()
-    inside, moved = False, None
-    for item, view in zip(found, views, strict=True):
-        if item.address is None:
+    for item in found:
+        _tensor(item)
+        if item.address is None or item.address >= end or item.address + item.span_bytes <= start:
             continue
-        inside = inside or (item.address < end and item.address + item.span_bytes > start)
-        strides = _moving(item.shape, item.stride), _moving(item.shape, view.stride())
-        if item.address != view.data_ptr() or strides[0] != strides[1]:
-            moved = moved or item
-    if inside and moved is not None:
-        raise refused(moved.path, "lies in this buffer, or beside leaves that do; copy it first")
-    return inside
+        raise refused(
+            elsewhere[0].path if elsewhere else item.path,
+            "lies in this buffer, or beside leaves that do; copy it first",
+        )
 
 
 def _clear(layout: Layout, buffer: torch.Tensor) -> None:

@@ -400,10 +400,11 @@ ARANGE = torch.arange(8, dtype=torch.int32)
         ({"x": torch.zeros(1, dtype=torch.int32).expand(4), "n": 1}, "x"),
         ({"x": TensorSpec(torch.int32, (4,)), "n": 1}, "x"),
         ({"y": torch.zeros(4, dtype=torch.int32), "n": 1}, "y"),
-        ({"x": torch.zeros(4, dtype=torch.int32)}, None),
-        ({"x": torch.zeros(4, dtype=torch.int32), "m": 1}, None),
-        ({"x": torch.zeros(4, dtype=torch.int32), "n": 1, "y": ARANGE}, None),
-        ({"n": 1}, None),
+        ({"x": torch.zeros(4, dtype=torch.int32)}, "n"),
+        ({"x": torch.zeros(4, dtype=torch.int32), "m": 1}, "m"),
+        ({"x": torch.zeros(4, dtype=torch.int32), "n": 1, "y": ARANGE}, "y"),
+        ({"n": 1}, "x"),
+        ({"n": 1, "x": torch.zeros(4, dtype=torch.int32)}, None),
     ],
 )
 def test_only_the_tree_that_was_laid_out_is_packed(tree: object, leaf: str | None) -> None:
@@ -429,6 +430,35 @@ def test_memory_shared_otherwise_is_refused(planned: object, packed: object) -> 
     with pytest.raises(InvalidInput) as caught:
         pack(packed, layout, torch.zeros(layout.extent_bytes, dtype=torch.uint8))
     assert caught.value.leaf in ("[0]", "[1]")
+
+
+def test_a_refused_tree_leaves_the_slot_as_it_was() -> None:
+    spec = TensorSpec(torch.uint8, (300,))
+    layout = plan([spec, spec])
+    slot = torch.full((layout.extent_bytes,), 3, dtype=torch.uint8)
+    with pytest.raises(InvalidInput) as caught:
+        pack([torch.zeros(300, dtype=torch.uint8), spec], layout, slot)
+    assert caught.value.leaf == "[1]"
+    assert (slot == 3).all()
+
+
+def test_one_tensor_replaced_in_a_live_state_is_named() -> None:
+    tree = {"a": torch.zeros(4), "b": torch.zeros(4), "c": 1}
+    layout = plan(tree)
+    slot = torch.zeros(layout.extent_bytes, dtype=torch.uint8)
+    state: Any = materialize(pack(tree, layout, slot), slot)
+    state["c"] = 2
+    state["a"].fill_(1.0)
+    assert pack(state, layout, slot).scalar_values() == {"c": 2}
+    assert state["a"].tolist() == [1.0] * 4
+    state["b"] = state["b"] + 1
+    with pytest.raises(InvalidInput) as caught:
+        pack(state, layout, slot)
+    assert caught.value.leaf == "b"
+    state["b"] = state["a"]
+    with pytest.raises(InvalidInput) as caught:
+        pack(state, layout, slot)
+    assert caught.value.leaf in ("a", "b")
 
 
 def test_packing_takes_the_scalars_of_now() -> None:
