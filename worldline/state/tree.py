@@ -168,12 +168,12 @@ def _check_same(found: Harvest, layout: Layout) -> None:
         if not expanded_alike or (window and here != there):
             raise refused(item.path, f"stride {item.stride}, but the layout has {leaf.stride}")
     if found.root != layout.root:
-        here = {item.path for item in (*found.tensors, *found.scalars)}
-        there = {leaf.path for leaf in (*layout.tensors, *layout.scalars)}
+        found_paths = {item.path for item in (*found.tensors, *found.scalars)}
+        laid_out_paths = {leaf.path for leaf in (*layout.tensors, *layout.scalars)}
         raise InvalidInput(
             "the tree is not the one that was laid out: other leaves, containers or order",
             field="state",
-            leaf=min(here ^ there, default=None),
+            leaf=min(found_paths ^ laid_out_paths, default=None),
         )
     _check_sharing(found.tensors, layout)
 
