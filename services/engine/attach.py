@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import zip_longest
 
 from worldline.contract import Contract, DeterminismTier
 from worldline.errors import Conflict, InvalidInput
-from worldline.state.layout import Layout
+from worldline.state.layout import Layout, TensorLeaf
 from worldline.state.manifest import Fingerprint, Manifest
 
 #: Scalar of the state tree that counts blocks, in every model of this engine.
@@ -57,15 +58,17 @@ def check_layout(staged: Layout, expected: Layout) -> None:
     """
     if staged.topology_hash == expected.topology_hash:
         return
-    for there, here in zip_longest(staged.tensors, expected.tensors):
-        if there is None or here is None or there != here:
-            leaf = there.path if there is not None else here.path if here is not None else ""
-            raise InvalidInput(
-                f"leaf {leaf} of the staged state is {there or 'absent'}, this engine's model has "
-                f"{here or 'none there'}",
-                field="manifest.layout",
-                leaf=leaf,
-            )
+    # What a leaf is comes before where it lies: one other shape shifts all leaves behind it.
+    for described in (_meaning, _placement):
+        for there, here in zip_longest(staged.tensors, expected.tensors):
+            if _describe(described, there) != _describe(described, here):
+                leaf = next(found.path for found in (there, here) if found is not None)
+                raise InvalidInput(
+                    f"leaf {leaf} of the staged state: {_describe(described, there)}; in this "
+                    f"engine's model: {_describe(described, here)}",
+                    field="manifest.layout",
+                    leaf=leaf,
+                )
     for there_path, here_path in zip_longest(
         (scalar.path for scalar in staged.scalars), (scalar.path for scalar in expected.scalars)
     ):
@@ -79,3 +82,15 @@ def check_layout(staged: Layout, expected: Layout) -> None:
         "the staged state's containers are not those of this engine's model",
         field="manifest.layout",
     )
+
+
+def _describe(described: Callable[[TensorLeaf], str], leaf: TensorLeaf | None) -> str:
+    return "absent" if leaf is None else described(leaf)
+
+
+def _meaning(leaf: TensorLeaf) -> str:
+    return f"{leaf.path}, {leaf.dtype} {list(leaf.shape)}"
+
+
+def _placement(leaf: TensorLeaf) -> str:
+    return f"stride {list(leaf.stride)} at byte {leaf.offset_bytes} in region {leaf.region}"

@@ -9,6 +9,7 @@ and nothing else, so one object serves every session of its preset.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,7 +28,7 @@ class Action:
     """What the client did during one block. Cannot be invalid.
 
     `keyboard` is a bit set: 0 forward (W), 1 back (S), 2 left (A), 3 right (D). Mouse motion is
-    in [-1, 1].
+    in [-1, 1], rounded to float32.
     """
 
     block_index: int
@@ -49,6 +50,8 @@ class Action:
                 raise InvalidInput(
                     f"action.{name} is {value}: must be in [-1, 1]", field=f"action.{name}"
                 )
+            # As it crosses the wire: an action means the same before and after.
+            object.__setattr__(self, name, struct.unpack("<f", struct.pack("<f", value))[0])
 
 
 @dataclass(frozen=True)

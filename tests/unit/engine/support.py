@@ -10,21 +10,34 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, ClassVar, cast
 
+import grpc
 import torch
 
+from services.engine.engine import Engine
 from services.engine.events import MoveOutcome
 from services.engine.model.causal import CausalWorld
 from services.engine.model.config import TINY, WorldConfig
+from services.engine.model.factory import engine_code, weights_digest
 from services.engine.model.weights import build_weights
+from services.engine.models import Models
+from services.engine.servicer import EngineServicer
 from services.engine.slotmap import SlotMap, map_slot
+from services.engine.upkeep import Identity, Upkeep
+from services.engine.worker import Worker
 from services.engine.world import Action, Frames, StateTree, WorldModel
+from worldline.contract import Contract, ServiceClass, contract_to_proto
 from worldline.errors import CapacityExhausted
-from worldline.state.digest import digest_slot
+from worldline.rpc.channel import call, mapped_errors, open_channel
+from worldline.rpc.server import GrpcServer
+from worldline.state.digest import crc64, digest_slot
+from worldline.state.fingerprint import cpu_fingerprint
 from worldline.state.layout import Layout
 from worldline.state.tree import materialize, pack, plan
-from worldline.v1 import move_pb2
+from worldline.v1 import engine_pb2, move_pb2
+from worldline.v1.engine_pb2_grpc import EngineServiceStub, add_EngineServiceServicer_to_server
 
 DEADLINE_S = 20.0
 
@@ -190,3 +203,165 @@ class FakeDirectory:
     async def outcome(self, move_id: str) -> MoveOutcome:
         self.asked.append(move_id)
         return self.outcomes.get(move_id, MoveOutcome())
+
+
+class Harness:
+    """One engine with its loops and a real gRPC server, over in-test slots."""
+
+    def __init__(self, server: SlotServer, *, threads: int = 1, node_id: str = "n1") -> None:
+        self.slots = TestSlots(server, node_id=node_id)
+        self.directory = FakeDirectory()
+        self.worker = Worker(threads)
+        self.fingerprint = cpu_fingerprint(
+            engine_code=engine_code(), weights_digest=weights_digest(0), threads=threads
+        )
+        self.engine = Engine(
+            worker=self.worker,
+            models=Models(self.worker, 0, torch.device("cpu")),
+            slots=self.slots,
+            fingerprint=self.fingerprint,
+        )
+        identity = Identity("e1", node_id, "here:1", "cpu", "inc")
+        self.upkeep = Upkeep(self.engine, cast(Any, self.directory), identity)
+        self.server = GrpcServer()
+        self.address = self.server.bind("127.0.0.1:0")
+        self.server.add(
+            add_EngineServiceServicer_to_server,
+            EngineServicer(self.engine, "e1"),
+            "worldline.v1.EngineService",
+        )
+
+    async def __aenter__(self) -> Harness:
+        await self.server.start()
+        await self.upkeep.register(1.0)
+        self._loop = asyncio.create_task(self.engine.generation.run())
+        self._channel = open_channel(self.address)
+        self.stub = EngineServiceStub(self._channel)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._channel.close()
+        await self.server.stop(0)
+        self._loop.cancel()
+        await asyncio.gather(self._loop, return_exceptions=True)
+        self.worker.close()
+        self.engine.shut_down()
+
+    async def open(self, session_id: str = "s1", preset: str = "tiny", **contract: Any) -> Any:
+        return await call(
+            self.stub.OpenWorld,
+            engine_pb2.OpenWorldRequest(
+                session_id=session_id,
+                epoch=1,
+                contract=contract_to_proto(contract_of(**contract)),
+                world=engine_pb2.WorldSpec(preset=preset, seed=7),
+            ),
+            timeout_s=DEADLINE_S,
+        )
+
+    async def ask(self, name: str, request: Any) -> Any:
+        return await call(getattr(self.stub, name), request, timeout_s=DEADLINE_S)
+
+    async def freeze(self, move_id: str = "m1", session_id: str = "s1", epoch: int = 1) -> Any:
+        return await self.ask(
+            "Freeze",
+            engine_pb2.FreezeRequest(session_id=session_id, epoch=epoch, move_id=move_id),
+        )
+
+    def join(self, next_block_index: int, session_id: str = "s1", **wants: bool) -> Player:
+        return Player(self.stub, session_id, next_block_index, **wants)
+
+
+def contract_of(**facts: Any) -> Contract:
+    return Contract(**{"service_class": ServiceClass.C1_INTERACTIVE, "horizon_ms": 1000.0, **facts})
+
+
+class Player:
+    """A client of `Play`, one message at a time, every wait bounded."""
+
+    def __init__(self, stub: Any, session_id: str, next_block_index: int, **wants: bool) -> None:
+        self.call = stub.Play(timeout=60)
+        self._join = engine_pb2.Join(
+            session_id=session_id,
+            next_block_index=next_block_index,
+            **{"digests_wanted": True, "frames_wanted": True, **wants},
+        )
+
+    async def __aenter__(self) -> Player:
+        await self.write(engine_pb2.PlayRequest(join=self._join))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.call.cancel()
+
+    async def write(self, request: engine_pb2.PlayRequest) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await self.call.write(request)
+
+    async def act(self, action: Action) -> None:
+        message = engine_pb2.Action(
+            block_index=action.block_index,
+            keyboard=action.keyboard,
+            mouse_dx=action.mouse_dx,
+            mouse_dy=action.mouse_dy,
+        )
+        await self.write(engine_pb2.PlayRequest(action=message))
+
+    async def read(self) -> engine_pb2.PlayResponse:
+        """The next response. Raises the engine's error."""
+        async with mapped_errors(), asyncio.timeout(DEADLINE_S):
+            answer = await self.call.read()
+            if answer is grpc.aio.EOF:
+                code = await self.call.code()
+                if code is not grpc.StatusCode.OK:
+                    # read() hides the status once the stream is over: ask for it again.
+                    await self.call
+                raise EOFError
+            return cast(engine_pb2.PlayResponse, answer)
+
+    async def joined(self) -> engine_pb2.Joined:
+        answer = await self.read()
+        assert answer.WhichOneof("event") == "joined", answer
+        return answer.joined
+
+    async def block(self) -> engine_pb2.Block:
+        answer = await self.read()
+        assert answer.WhichOneof("event") == "block", answer
+        return answer.block
+
+    async def play(self, first: int, count: int) -> list[engine_pb2.Block]:
+        """Act and read, one block at a time."""
+        blocks = []
+        for index in range(first, first + count):
+            await self.act(script(index))
+            blocks.append(await self.block())
+        return blocks
+
+
+class _Twin:
+    """A tiny world that never moved, played once for all tests of a process."""
+
+    session: PrivateState | None = None
+    digests: ClassVar[list[tuple[int, int]]] = []
+
+
+def twin_digests(count: int) -> list[tuple[int, int]]:
+    """State and frames digests of the twin's first blocks, under `script`'s actions."""
+    if _Twin.session is None:
+        _Twin.session = PrivateState(tiny_world(), seed=7)
+    for index in range(len(_Twin.digests), count):
+        frames = _Twin.session.block(script(index))
+        _Twin.digests.append((_Twin.session.digest(), crc64(frames.pixels)))
+    return _Twin.digests[:count]
+
+
+async def until(condition: Any, session: Any) -> None:
+    """Wait until `condition()`, looking again at every change of the session."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await session.changed.token().wait()
+
+
+def slot_mapped() -> bool:
+    """Whether this process maps any slot of a `SlotServer`."""
+    return "wl-test-slot" in Path("/proc/self/maps").read_text()
