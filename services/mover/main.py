@@ -1,0 +1,101 @@
+"""worldline-mover: owns a node's slots and moves their bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from pydantic_settings import CliApp
+
+from services.mover.membership import Membership
+from services.mover.runtime import MoverRuntime
+from services.mover.servicer import MoverServicer
+from services.mover.settings import MoverSettings
+from services.mover.transport.base import Transport
+from worldline import telemetry
+from worldline.errors import Unavailable
+from worldline.rpc.host import announce_ready, run_service
+from worldline.rpc.server import GrpcServer
+from worldline.v1 import mover_pb2_grpc
+
+TransportFactory = Callable[[], Transport]
+
+
+def ucx_transport() -> Transport:
+    """The transport of real work; imported late, so that a taken port fails before UCX loads."""
+    from services.mover.transport.ucx import UcxTransport
+
+    return UcxTransport()
+
+
+async def serve(
+    settings: MoverSettings,
+    stop: asyncio.Event,
+    transport_factory: TransportFactory = ucx_transport,
+) -> None:
+    """Run one mover until `stop`.
+
+    Raises:
+        Unavailable: it cannot work here; `field` names the setting or variable at fault.
+    """
+    server = GrpcServer(reflection_enabled=settings.reflection)
+    address = settings.advertise or server.bind(settings.listen)
+    if settings.advertise:
+        server.bind(settings.listen)
+    check_surroundings(settings)
+    tracing = telemetry.start(
+        "mover",
+        settings.trace_store,
+        instance=settings.node_id,
+        log_format=settings.log_format,
+        log_level=settings.log_level,
+    )
+    runtime = MoverRuntime(settings, transport_factory())
+    membership = Membership(runtime, address)
+    try:
+        await runtime.start()
+        server.add(
+            mover_pb2_grpc.add_MoverServiceServicer_to_server,
+            MoverServicer(runtime),
+            "worldline.v1.MoverService",
+        )
+        await server.start()
+        if settings.placement_address:
+            await membership.join()
+        announce_ready(settings, address)
+        await stop.wait()
+    finally:
+        await membership.leave()
+        await server.stop(settings.grace_s)
+        await runtime.stop()
+        await asyncio.to_thread(tracing.shutdown)
+
+
+def check_surroundings(settings: MoverSettings) -> None:
+    """Refuse what cannot work, before anything is built on it.
+
+    Raises:
+        Unavailable: `field` names the setting.
+    """
+    directory = settings.runtime_dir
+    if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
+        raise Unavailable(
+            f"runtime_dir {directory} is not a directory this process can write to",
+            reason="RUNTIME_DIR_UNUSABLE",
+            field="runtime_dir",
+        )
+
+
+def main(transport_factory: TransportFactory = ucx_transport) -> None:
+    """Entry point of `worldline-mover`."""
+    settings = CliApp.run(MoverSettings)
+
+    async def run(given: MoverSettings, stop: asyncio.Event) -> None:
+        await serve(given, stop, transport_factory)
+
+    run_service(settings, run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Slot table: which slot holds what, under which generation. Pure; the memory is elsewhere.
+
+A slot's name is (node, index, generation) and the generation grows at every allocation, so an
+old name never reaches a new tenant (invariant I8). Work that touches a slot's bytes holds a pin;
+a slot that is given up while pinned is QUARANTINED, and nobody may read, write or reuse it until
+the last pin is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from worldline.errors import CapacityExhausted, Conflict, Fenced, InvariantBroken, NotFound
+from worldline.fields import identifier, whole
+from worldline.v1 import move_pb2
+
+
+class SlotRole(IntEnum):
+    """What a slot is used for; numbers as in move.proto."""
+
+    FREE = 1
+    SHADOW = 2
+    LIVE = 3
+    PARKED = 4
+    QUARANTINED = 5
+
+
+#: Every legal change of role. What is absent raises.
+TRANSITIONS: frozenset[tuple[SlotRole, SlotRole]] = frozenset(
+    {
+        (SlotRole.FREE, SlotRole.SHADOW),
+        (SlotRole.FREE, SlotRole.LIVE),
+        (SlotRole.SHADOW, SlotRole.LIVE),
+        (SlotRole.LIVE, SlotRole.PARKED),
+        (SlotRole.PARKED, SlotRole.LIVE),
+        (SlotRole.SHADOW, SlotRole.FREE),
+        (SlotRole.LIVE, SlotRole.FREE),
+        (SlotRole.PARKED, SlotRole.FREE),
+        (SlotRole.SHADOW, SlotRole.QUARANTINED),
+        (SlotRole.LIVE, SlotRole.QUARANTINED),
+        (SlotRole.PARKED, SlotRole.QUARANTINED),
+        (SlotRole.QUARANTINED, SlotRole.FREE),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SlotRef:
+    """Names one use of one slot."""
+
+    node_id: str
+    slot_index: int
+    generation: int
+
+
+def ref_from_proto(message: move_pb2.SlotRef, field: str) -> SlotRef:
+    """Parse.
+
+    Raises:
+        InvalidInput: absent or out of range; `field` names the part.
+    """
+    return SlotRef(
+        node_id=identifier(message.node_id, f"{field}.node_id"),
+        slot_index=message.slot_index,
+        generation=whole(message.generation, f"{field}.generation", at_least=1),
+    )
+
+
+def ref_to_proto(ref: SlotRef) -> move_pb2.SlotRef:
+    """The wire form."""
+    return move_pb2.SlotRef(
+        node_id=ref.node_id, slot_index=ref.slot_index, generation=ref.generation
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """One slot as it stands."""
+
+    ref: SlotRef
+    role: SlotRole
+    session_id: str
+    extent_bytes: int
+    #: When the role last changed, on the caller's monotonic clock, seconds.
+    since: float
+    pins: int
+
+
+class _Slot:
+    __slots__ = ("extent_bytes", "generation", "pins", "role", "session_id", "since")
+
+    def __init__(self, now: float) -> None:
+        self.role = SlotRole.FREE
+        self.generation = 0
+        self.session_id = ""
+        self.extent_bytes = 0
+        self.since = now
+        self.pins = 0
+
+
+class SlotTable:
+    """The slots of one node."""
+
+    def __init__(self, node_id: str, slot_count: int, slot_bytes: int, now: float) -> None:
+        self.node_id = node_id
+        self.slot_bytes = slot_bytes
+        self._slots = [_Slot(now) for _ in range(slot_count)]
+
+    def allocate(self, session_id: str, extent_bytes: int, role: SlotRole, now: float) -> SlotRef:
+        """Take the lowest free slot, under a new generation.
+
+        Raises:
+            CapacityExhausted: no free slot (NO_FREE_SLOT), or the state does not fit one
+                (STATE_TOO_LARGE).
+        """
+        if extent_bytes > self.slot_bytes:
+            raise CapacityExhausted(
+                f"a state of {extent_bytes} bytes does not fit a slot of {self.slot_bytes} bytes; "
+                "raise slot_bytes of the mover",
+                reason="STATE_TOO_LARGE",
+                field="extent_bytes",
+            )
+        for index, slot in enumerate(self._slots):
+            if slot.role is SlotRole.FREE:
+                slot.generation += 1
+                slot.session_id = session_id
+                slot.extent_bytes = extent_bytes
+                self._change(slot, index, role, now)
+                return SlotRef(self.node_id, index, slot.generation)
+        raise CapacityExhausted(
+            f"all {len(self._slots)} slots of node {self.node_id} are in use",
+            reason="NO_FREE_SLOT",
+        )
+
+    def resolve(
+        self, ref: SlotRef, session_id: str | None = None, roles: frozenset[SlotRole] | None = None
+    ) -> SlotState:
+        """The slot that this name means, if it still means one.
+
+        Raises:
+            NotFound: another node's slot, or no such index.
+            Fenced: an old generation, or another session's slot.
+            Conflict: the slot's role is not among `roles`.
+        """
+        slot = self._slot(ref)
+        if slot.generation != ref.generation or slot.role is SlotRole.FREE:
+            raise Fenced(
+                f"slot {ref.slot_index} generation {ref.generation} is over; "
+                f"the slot is at generation {slot.generation}",
+                reason="SLOT_GENERATION_STALE",
+                field="slot.generation",
+            )
+        if session_id is not None and slot.session_id != session_id:
+            raise Fenced(
+                f"slot {ref.slot_index} generation {ref.generation} is not of session {session_id}",
+                reason="SLOT_OF_OTHER_SESSION",
+                field="session_id",
+            )
+        if roles is not None and slot.role not in roles:
+            wanted = ", ".join(sorted(role.name for role in roles))
+            raise Conflict(
+                f"slot {ref.slot_index} is {slot.role.name}, not {wanted}",
+                reason="SLOT_ROLE",
+                field="slot",
+            )
+        return self._state(ref.slot_index)
+
+    def promote(self, ref: SlotRef, now: float) -> None:
+        """SHADOW to LIVE.
+
+        Raises:
+            Fenced, Conflict: as `resolve`.
+        """
+        self.resolve(ref, roles=frozenset({SlotRole.SHADOW}))
+        self._change(self._slot(ref), ref.slot_index, SlotRole.LIVE, now)
+
+    def pin(self, ref: SlotRef) -> None:
+        """Keep the slot's bytes from being reused until `unpin`.
+
+        Raises:
+            Fenced: as `resolve`.
+            Conflict: the slot is quarantined.
+        """
+        self.resolve(ref, roles=frozenset(set(SlotRole) - {SlotRole.QUARANTINED}))
+        self._slot(ref).pins += 1
+
+    def unpin(self, ref: SlotRef, now: float) -> None:
+        """Undo one `pin`; a quarantined slot whose last pin this was is FREE."""
+        slot = self._slot(ref)
+        if slot.generation != ref.generation or slot.pins < 1:
+            raise InvariantBroken(f"slot {ref.slot_index} was unpinned more often than pinned")
+        slot.pins -= 1
+        if slot.pins == 0 and slot.role is SlotRole.QUARANTINED:
+            self._free(slot, ref.slot_index, now)
+
+    def release(self, ref: SlotRef, now: float) -> bool:
+        """Give a slot back: FREE, or QUARANTINED while it is pinned. False for an old generation.
+
+        Raises:
+            NotFound: another node's slot, or no such index.
+        """
+        slot = self._slot(ref)
+        if slot.generation != ref.generation or slot.role is SlotRole.FREE:
+            return False
+        if slot.pins:
+            if slot.role is not SlotRole.QUARANTINED:
+                self._change(slot, ref.slot_index, SlotRole.QUARANTINED, now)
+        else:
+            self._free(slot, ref.slot_index, now)
+        return True
+
+    def states(self) -> tuple[SlotState, ...]:
+        """Every slot, by index."""
+        return tuple(self._state(index) for index in range(len(self._slots)))
+
+    def free_count(self) -> int:
+        """Slots that `allocate` can take."""
+        return sum(slot.role is SlotRole.FREE for slot in self._slots)
+
+    def _slot(self, ref: SlotRef) -> _Slot:
+        if ref.node_id != self.node_id or not 0 <= ref.slot_index < len(self._slots):
+            raise NotFound(
+                f"no slot {ref.slot_index} of node {ref.node_id} here",
+                reason="SLOT_UNKNOWN",
+                field="slot",
+            )
+        return self._slots[ref.slot_index]
+
+    def _state(self, index: int) -> SlotState:
+        slot = self._slots[index]
+        return SlotState(
+            ref=SlotRef(self.node_id, index, slot.generation),
+            role=slot.role,
+            session_id=slot.session_id,
+            extent_bytes=slot.extent_bytes,
+            since=slot.since,
+            pins=slot.pins,
+        )
+
+    def _free(self, slot: _Slot, index: int, now: float) -> None:
+        slot.session_id = ""
+        slot.extent_bytes = 0
+        self._change(slot, index, SlotRole.FREE, now)
+
+    def _change(self, slot: _Slot, index: int, role: SlotRole, now: float) -> None:
+        if (slot.role, role) not in TRANSITIONS:
+            raise InvariantBroken(f"slot {index}: {slot.role.name} to {role.name} is no transition")
+        slot.role = role
+        slot.since = now

@@ -1,0 +1,1 @@
+"""Transports: how a mover's bytes reach another mover's slot."""

@@ -1,0 +1,37 @@
+"""Both transports under one suite: a pair of peers in this process, and a killable one outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from services.mover.transport.base import Transport
+from services.mover.transport.memory import MemoryTransport
+from services.mover.transport.ucx import UcxTransport
+
+FACTORIES: dict[str, Callable[[], Transport]] = {"memory": MemoryTransport, "ucx": UcxTransport}
+
+
+@pytest.fixture(params=sorted(FACTORIES))
+def factory(request: pytest.FixtureRequest) -> Callable[[], Transport]:
+    return FACTORIES[request.param]
+
+
+@pytest.fixture
+async def peers(factory: Callable[[], Transport]) -> AsyncIterator[tuple[Transport, Transport]]:
+    """Two started transports; after the test neither may hold anything."""
+    async with AsyncExitStack() as stack:
+        started = []
+        for _ in range(2):
+            transport = factory()
+            await transport.start()
+            stack.push_async_callback(transport.stop)
+            started.append(transport)
+        async with asyncio.timeout(60):
+            yield started[0], started[1]
+        for transport in started:
+            census = transport.census()
+            assert census["requests_outstanding"] == 0, census
