@@ -147,9 +147,9 @@ class Engine:
         self.generation.wake.notify()
         return session.world.block_index
 
-    async def warm(self, spec: WorldSpec) -> None:
-        """Build a preset's weights and run its first-block transient."""
-        await self._models.warm(spec.preset)
+    async def warm(self, spec: WorldSpec) -> int:
+        """Build a preset's weights and run its first-block transient; its state's bytes."""
+        return (await self._models.warm(spec.preset)).layout.extent_bytes
 
     async def attach(
         self,

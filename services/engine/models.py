@@ -45,12 +45,13 @@ class Models:
                 known = self._loaded[preset] = await self._worker.run(lambda: self._load(preset))
             return known
 
-    async def warm(self, preset: str) -> None:
+    async def warm(self, preset: str) -> Loaded:
         """Build it and run its first block's transient, once a process."""
         loaded = await self.get(preset)
         if preset not in self._warm:
             await self._worker.run(loaded.model.warm)
             self._warm.add(preset)
+        return loaded
 
     def _load(self, preset: str) -> Loaded:
         model = build_world(preset, self._weights_seed, self._device)

@@ -89,8 +89,8 @@ class EngineServicer(EngineServiceServicer):
         """See engine.proto."""
         spec = spec_from_proto(request.world)
         with span("engine.warm", preset=spec.preset):
-            await self._engine.warm(spec)
-        return engine_pb2.WarmWorldResponse()
+            extent_bytes = await self._engine.warm(spec)
+        return engine_pb2.WarmWorldResponse(extent_bytes=extent_bytes)
 
     async def Attach(  # noqa: N802
         self, request: engine_pb2.AttachRequest, context: grpc.aio.ServicerContext

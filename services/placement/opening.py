@@ -61,7 +61,8 @@ class Sessions:
     async def start(self) -> None:
         """Close what a crash left half open: its client never learned its name."""
         for session in await self._runtime.sessions():
-            self._extent_bytes[session.world.preset] = session.extent_bytes
+            if session.extent_bytes:
+                self._extent_bytes[session.world.preset] = session.extent_bytes
             if session.state is SessionState.OPENING:
                 self._runtime.owner.start(self._abandon(session), f"abandon {session.session_id}")
 
@@ -94,6 +95,7 @@ class Sessions:
         party = await self._choose(wish)
         if isinstance(party, Verdict):
             return party
+        await self._learn_extent(wish, party)
         verdict = await self._ask_admission(wish, party)
         if not verdict.admitted:
             return verdict
@@ -135,10 +137,26 @@ class Sessions:
         choice = choose_engine(fleet, wish.node_id, known)
         return runtime.fleet.party(choice.engine_id) if isinstance(choice, Chosen) else choice
 
+    async def _learn_extent(self, wish: OpenWish, party: Party) -> None:
+        """Ask the engine what a state of an unseen preset takes: admission judges by its size."""
+        if wish.world.preset in self._extent_bytes:
+            return
+        request = engine_pb2.WarmWorldRequest(world=world_to_proto(wish.world))
+        answer: engine_pb2.WarmWorldResponse = await ask_again(
+            lambda: call(
+                self._peers.engine(party.engine_id).WarmWorld,
+                request,
+                timeout_s=self._deadlines.warm_s,
+            ),
+            attempts=_ATTEMPTS,
+            gone=lambda: False,
+        )
+        self._extent_bytes[wish.world.preset] = answer.extent_bytes
+
     async def _ask_admission(self, wish: OpenWish, party: Party) -> Verdict:
         request = admission_pb2.AdmitSessionRequest(
             contract=contract_to_proto(wish.contract),
-            state_bytes=self._extent_bytes.get(wish.world.preset, 0),
+            state_bytes=self._extent_bytes[wish.world.preset],
             device=await self._device_load(wish, party),
             client_id=wish.client_id,
         )
