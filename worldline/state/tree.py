@@ -168,8 +168,8 @@ def _check_same(found: Harvest, layout: Layout) -> None:
         if not expanded_alike or (window and here != there):
             raise refused(item.path, f"stride {item.stride}, but the layout has {leaf.stride}")
     if found.root != layout.root:
-        found_paths = {item.path for item in (*found.tensors, *found.scalars)}
-        laid_out_paths = {leaf.path for leaf in (*layout.tensors, *layout.scalars)}
+        found_paths = {item.path for item in found.tensors} | {leaf.path for leaf in found.scalars}
+        laid_out_paths = {leaf.path for leaf in layout.tensors} | set(layout.scalar_values())
         raise InvalidInput(
             "the tree is not the one that was laid out: other leaves, containers or order",
             field="state",
