@@ -113,6 +113,8 @@ class Draft:
     ) -> Transition:
         """Stamp the deadline where the phase or its rest began, and tell the story."""
         move = self.move
+        if move == before:
+            return Transition(before, (), reason)
         if (move.phase, move.resting) != (before.phase, before.resting) or self.actions:
             limit = limits.of(move.phase, resting=move.resting)
             move = replace(move, deadline_s=None if limit is None else now + limit)

@@ -64,7 +64,7 @@ class Tools:
 
 
 class MoveTask:
-    """Runs one move. `run` is to be a task of somebody who awaits it."""
+    """Runs one move. `run` is to be a task of somebody who awaits it, and calls `end` after."""
 
     def __init__(self, tools: Tools, entry: MoveEntry, context: MoveContext) -> None:
         self.entry = entry
@@ -123,8 +123,16 @@ class MoveTask:
             instruments().move_ended(outcome, reason, self.entry.frozen_ms)
         finally:
             await self._stop_steps()
-            self.ended = True
-            await self._notify()
+
+    def revive(self, entry: MoveEntry) -> None:
+        """Begin again from a record, after `run` has failed: nothing of that run is awaited."""
+        self.entry = entry
+        self._events = asyncio.Queue(_EVENTS_MAX)
+
+    async def end(self) -> None:
+        """Nothing more will happen; tell the watchers."""
+        self.ended = True
+        await self._notify()
 
     async def _next_event(self) -> ev.Event:
         """The next event; the deadline's passing is one."""

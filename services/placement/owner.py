@@ -8,13 +8,15 @@ from typing import Any, TypeVar
 
 import structlog
 
+from worldline.errors import InvariantBroken, WorldlineError
+
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
 
 class TaskOwner:
-    """Holds tasks until they end; what one raises and nobody takes is logged."""
+    """Holds tasks until they end; a bug that ends one is logged even where nobody waits."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -28,8 +30,12 @@ class TaskOwner:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("task.failed", task=task.get_name(), exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        # A typed error is an answer, for whoever waits.
+        if isinstance(error, InvariantBroken) or not isinstance(error, WorldlineError):
+            _log.error("task.failed", task=task.get_name(), exc_info=error)
 
     async def wait(self, timeout_s: float) -> bool:
         """Let every task end by itself; False when some did not in time."""

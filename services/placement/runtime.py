@@ -91,14 +91,14 @@ class Runtime:
         await self.owner.close()
 
     async def _reap(self) -> None:
-        """Mark sessions LOST whose engine's lease ran out or whose process was replaced."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.fleet.engine_lease_ms / 3e3)
             with contextlib.suppress(sqlite3.Error):
-                await self._reap_once(loop.time())
+                await self.reap(loop.time())
 
-    async def _reap_once(self, now: float) -> None:
+    async def reap(self, now: float) -> None:
+        """Mark sessions LOST whose engine's lease ran out or whose process was replaced."""
         lost = await self.directory.do(session_table.lose_strays)
         for engine_id, engine in sorted(self.fleet.engines.items()):
             if not self.fleet.engine_alive(engine_id, now):
@@ -284,13 +284,13 @@ class Runtime:
                     return
                 resumption = resume(entry.move)
                 actions, events = resumption.actions, resumption.events
-                task = MoveTask(self._tools, entry.with_move(resumption.move), task.context)
-                self._moves[move_id] = task
+                task.revive(entry.with_move(resumption.move))
         finally:
             self._moves.pop(move_id, None)
             self._recent[move_id] = task
             while len(self._recent) > _RECENT_MAX:
                 self._recent.popitem(last=False)
+            await task.end()
 
 
 def _rejected(move: Move, verdict: Verdict, target_node_id: str) -> Move:

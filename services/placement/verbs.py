@@ -144,6 +144,7 @@ class Verbs:
             lambda one: (
                 _attempts(one.entry, Step.VERIFY) > before
                 and not one.entry.move.awaits(Step.VERIFY)
+                and one.entry.move.phase is not MovePhase.ROLLING_BACK
             ),
         )
         if entry.move.phase not in _STAGED_OR_LATER:
@@ -232,13 +233,10 @@ class Verbs:
     async def _after(self, move_id: str, condition: Callable[[MoveTask], bool]) -> MoveEntry:
         """The record once `condition` holds or the move is over."""
         task = self._runtime.move_task(move_id)
-        while task is not None:
+        if task is not None:
             await self._until(task, condition)
             if not task.ended:
                 return task.entry
-            following = self._runtime.move_task(move_id)
-            # A task that died of a bug is followed by one that recovers the move.
-            task = None if following is task else following
         return await self.entry(move_id)
 
     async def _until(self, task: MoveTask, condition: Callable[[MoveTask], bool]) -> None:
@@ -265,7 +263,7 @@ class Verbs:
 
 
 def _verdict_known(entry: MoveEntry) -> bool:
-    return entry.move.phase is not MovePhase.REQUESTED
+    return entry.move.phase not in (MovePhase.REQUESTED, MovePhase.ROLLING_BACK)
 
 
 def _is_staged(task: MoveTask) -> bool:
