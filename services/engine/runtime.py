@@ -58,11 +58,14 @@ async def _serve_engine(
         servicer = EngineServicer(engine, settings.engine_id)
         server.add(add_EngineServiceServicer_to_server, servicer, "worldline.v1.EngineService")
         await server.start()
-        await upkeep.register(settings.register_timeout_s)
-        async with _loops(engine, upkeep) as failed:
+        register = upkeep.register(settings.register_timeout_s)
+        if not await _first_of(stop, [asyncio.create_task(register, name="registration")]):
+            return
+        async with _loops(engine, upkeep) as loops:
             announce_ready(settings, address)
             _log.info("engine.ready", address=address, engine_id=settings.engine_id)
-            await _first_of(stop, failed)
+            # A loop that ends by itself has failed: its error ends the process.
+            await _first_of(stop, loops)
             await server.stop(settings.grace_s)
     finally:
         await server.stop(0)
@@ -122,14 +125,21 @@ async def _loops(engine: Engine, upkeep: Upkeep) -> AsyncIterator[list[asyncio.T
         await asyncio.gather(*loops, return_exceptions=True)
 
 
-async def _first_of(stop: asyncio.Event, loops: list[asyncio.Task[None]]) -> None:
-    """Until `stop`; a loop that ends by itself is a bug and ends the process with its error."""
-    stopped = asyncio.create_task(stop.wait())
+async def _first_of(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> bool:
+    """Wait for `stop` (False; the tasks that still run are cancelled) or a task's end (True).
+
+    Raises what the task raised.
+    """
+    stopped = asyncio.create_task(stop.wait(), name="stop")
     try:
-        await asyncio.wait({stopped, *loops}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopped.cancel()
         await asyncio.gather(stopped, return_exceptions=True)
-    for loop in loops:
-        if loop.done():
-            loop.result()
+    ended = [task for task in tasks if task.done()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in ended:
+        task.result()
+    return bool(ended)
