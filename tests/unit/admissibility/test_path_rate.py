@@ -88,6 +88,9 @@ def test_only_small_transfers_give_a_slow_rate_that_one_large_one_replaces() -> 
     assert path.mean_cost.rate_bytes_per_s < 0.11e9
     path = path.updated(_wire(LARGE, setup_ms=10.0, rate=5e9), 0.0)
     assert path.mean_cost.rate_bytes_per_s > 3e9
+    assert not path.pace_from_small
+    path = path.updated(_wire(LARGE, setup_ms=10.0, rate=5e9), 0.0)
+    assert path.pace.samples == 2  # the second large one is smoothed in, as any later one
 
 
 def test_an_inflated_set_up_never_makes_the_charged_wire_faster_than_it_was() -> None:

@@ -357,6 +357,18 @@ def test_an_expired_hold_frees_its_receiver_and_its_finish_teaches_nothing() -> 
     assert admission.paths.get("a", "b") == before
 
 
+def test_a_finish_at_the_deadline_is_late_whether_or_not_the_reaper_ran() -> None:
+    admission = measured()
+    claims = admission.admit_move(move(), "t1", 0.0).claims
+    assert claims is not None
+    deadline_s = (claims.valid_for_ms + claims.lease_ms) / 1e3
+    before = admission.paths.get("a", "b")
+    late = report(move(), ticket_id="t1", sample=sample(1e9), verified=True)
+    assert admission.finish_move(late, deadline_s) is None
+    assert admission.paths.get("a", "b") == before
+    assert admission.holds_expired == 1
+
+
 def test_paths_are_bounded_and_the_stalest_goes_first() -> None:
     admission = measured(("a", "b"), ("b", "c"), samples=1, paths_max=2)
     admission.paths.teach(("a", "b"), sample(1e9), 0.0, 1e9)
