@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
@@ -25,10 +26,20 @@ from worldline.errors import (
 from worldline.sdk.records import MoveRecord
 from worldline.sdk.rejected import Rejected
 
+#: rich assumes 80 columns where nobody looks; tables in files and pipes may be wider.
+_PIPED_COLUMNS = 160
+
+
+def _console(*, stderr: bool = False) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    fixed = not stream.isatty() and "COLUMNS" not in os.environ
+    return Console(stderr=stderr, soft_wrap=True, width=_PIPED_COLUMNS if fixed else None)
+
+
 #: Answers; never progress, so that `--json` can be piped.
-console = Console()
+console = _console()
 #: Progress and errors.
-err_console = Console(stderr=True)
+err_console = _console(stderr=True)
 
 #: 1 is any other error of Worldline, 2 is also typer's for a wrong command line.
 _EXIT_STATUS: tuple[tuple[type[WorldlineError], int], ...] = (

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
-from worldline.cli.output import console, print_json
+from worldline.cli.output import console, human_bytes, print_json
 from worldline.errors import NotFound
 from worldline.sdk import Client, Trace, TraceSpan
 
@@ -108,6 +108,18 @@ def bar(span: TraceSpan, total_ms: float, cells: int) -> str:
 
 
 def _facts(span: TraceSpan) -> str:
-    return " ".join(
-        f"{name}={span.attributes[name]}" for name in _SHOWN_ATTRIBUTES if name in span.attributes
+    return ", ".join(
+        _fact(name, span.attributes[name]) for name in _SHOWN_ATTRIBUTES if name in span.attributes
     )
+
+
+def _fact(name: str, value: str) -> str:
+    """Bytes and rates as people read them; the rest as it is."""
+    try:
+        if name == "bytes":
+            return human_bytes(float(value))
+        if name == "rate_bytes_per_s":
+            return f"{human_bytes(float(value))}/s"
+    except ValueError:
+        pass
+    return f"{name} {value}"
