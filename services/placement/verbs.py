@@ -4,7 +4,7 @@ of them at once. A verb says how far the move may go and waits for it to get the
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.placement import events as ev
 from services.placement import move_table
@@ -168,7 +168,8 @@ class Verbs:
         entry = await self._after(move_id, lambda task: task.ended)
         if entry.move.phase is not MovePhase.DONE:
             raise _why_ended(entry)
-        return self.staged_manifest(move_id), await self._runtime.session(entry.move.session_id)
+        manifest = replace(self.staged_manifest(move_id), epoch=entry.move.source_epoch + 1)
+        return manifest, await self._runtime.session(entry.move.session_id)
 
     async def rollback(self, move_id: str) -> Manifest:
         """Give a move up; the source's manifest, which stays authoritative.
