@@ -15,6 +15,8 @@ from worldline.v1 import contract_pb2
 #: One day. A longer horizon is a bulk copy and needs no deadline; and durations stay small
 #: enough that no sum of them overflows or loses its milliseconds.
 HORIZON_MS_MAX = 86_400_000.0
+#: A nanosecond. Shorter is no time, and its reciprocal would not stay in range.
+HORIZON_MS_MIN = 1e-6
 #: Far above any sampler in use; keeps a garbled request from asking for ever.
 QUALITY_FLOOR_STEPS_MAX = 1_000
 
@@ -69,7 +71,12 @@ class Contract:
     tier_drop_allowed: bool = False
 
     def __post_init__(self) -> None:
-        horizon_ms = positive(self.horizon_ms, "contract.horizon_ms", at_most=HORIZON_MS_MAX)
+        horizon_ms = positive(
+            self.horizon_ms,
+            "contract.horizon_ms",
+            at_least=HORIZON_MS_MIN,
+            at_most=HORIZON_MS_MAX,
+        )
         period_ms = non_negative(self.period_ms, "contract.period_ms", at_most=HORIZON_MS_MAX)
         # One type per field whatever the caller wrote, so that equal contracts print alike.
         object.__setattr__(self, "horizon_ms", horizon_ms)

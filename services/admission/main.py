@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from pydantic_settings import CliApp
+
 from services.admission.keys import load_signer
 from services.admission.pacing import ClientPacer
 from services.admission.runtime import AdmissionRuntime
@@ -59,7 +61,7 @@ async def serve(settings: AdmissionSettings, stop: asyncio.Event) -> None:
 
 def main() -> None:
     """Entry point: settings from the environment and the command line."""
-    run_service(AdmissionSettings(_cli_parse_args=True), serve)
+    run_service(CliApp.run(AdmissionSettings), serve)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,15 @@ the equations need no checks of their own.
 
 from __future__ import annotations
 
+from worldline.contract import HORIZON_MS_MAX, HORIZON_MS_MIN
 from worldline.fields import non_negative, positive, whole
 
 #: 1 B/s to 1 PB/s: slower is no wire, faster is no measurement.
 RATE_BYTES_PER_S_MIN = 1.0
 RATE_BYTES_PER_S_MAX = 1e15
-#: A day, as the longest horizon of a contract; and the shortest time that a clock can tell.
-DURATION_MS_MAX = 86_400_000.0
-DURATION_MS_MIN = 1e-6
+#: As the horizons of a contract: a nanosecond to a day.
+DURATION_MS_MIN = HORIZON_MS_MIN
+DURATION_MS_MAX = HORIZON_MS_MAX
 
 
 def check_state_bytes(value: int, field: str) -> int:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from worldline.contract import (
     HORIZON_MS_MAX,
+    HORIZON_MS_MIN,
     QUALITY_FLOOR_STEPS_MAX,
     Contract,
     DecodeTier,
@@ -29,7 +30,7 @@ def contracts() -> st.SearchStrategy[Contract]:
     return st.builds(
         Contract,
         service_class=st.sampled_from(ServiceClass),
-        horizon_ms=st.floats(1e-6, HORIZON_MS_MAX),
+        horizon_ms=st.floats(HORIZON_MS_MIN, HORIZON_MS_MAX),
         period_ms=st.floats(0, HORIZON_MS_MAX),
         quality_floor_steps=st.integers(1, QUALITY_FLOOR_STEPS_MAX),
         determinism_tier=st.sampled_from([DeterminismTier.T0_BITWISE]),
@@ -44,7 +45,7 @@ def test_round_trips(contract: Contract) -> None:
     assert contract_from_proto(contract_pb2.Contract.FromString(wire)) == contract
 
 
-@pytest.mark.parametrize("bad", [0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("bad", [0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 1e300, 1e-300])
 def test_refuses_a_horizon_that_is_no_duration(bad: float) -> None:
     with pytest.raises(InvalidInput) as caught:
         dataclasses.replace(GOOD, horizon_ms=bad)
@@ -60,7 +61,7 @@ def test_refuses_a_period_that_is_no_duration(bad: float) -> None:
 
 @given(st.floats() | st.integers())
 def test_any_horizon_is_in_range_or_refused_with_its_field(horizon_ms: float) -> None:
-    if 0 < horizon_ms <= HORIZON_MS_MAX:
+    if HORIZON_MS_MIN <= horizon_ms <= HORIZON_MS_MAX:
         contract = dataclasses.replace(GOOD, horizon_ms=horizon_ms)
         assert contract.horizon_ms == horizon_ms
         assert type(contract.horizon_ms) is float
