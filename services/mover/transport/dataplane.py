@@ -106,6 +106,9 @@ class DataPlane:
         worker = self._work.worker
         for count in range(PROGRESS_BATCH):
             if not worker.progress_once():
+                # Only this one also carries out the cancellations that ucxx has scheduled, for
+                # the requests of an endpoint whose peer has died.
+                worker.progress()
                 return count > 0
         return True
 

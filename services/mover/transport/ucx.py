@@ -46,6 +46,9 @@ PARKED_MAX = 16
 #: Worker addresses are a few hundred bytes; anything longer is not one.
 ADDRESS_BYTES_MAX = 65_536
 _STOP_S = 5.0
+_FLUSH_S = 5.0
+#: Bound on the messages dropped at the end: far more than aborted windows can leave behind.
+_UNEXPECTED_MAX = 1_000_000
 
 
 class _Posted:
@@ -105,6 +108,8 @@ class UcxEndpoint(Endpoint):
 
     async def close(self) -> None:
         """See `Endpoint.close`."""
+        if not self._open:
+            return
         requests = list(self.requests)
         for request in requests:
             await request.settled()
@@ -190,13 +195,21 @@ class UcxTransport(Transport):
             await self._call(self._unmap, handle)
         self._registered = {}
         plane, self._plane = self._plane, None
-        plane.submit(self._release_worker)
+        plane.submit(self._drop_unexpected)
         if not await asyncio.to_thread(plane.stop, _STOP_S):
             _log.error("ucx.data_plane_stuck")
-        self.context = None
+        self.worker = self.context = None
 
-    def _release_worker(self) -> None:
-        self._posted.clear()
+    def _drop_unexpected(self) -> None:
+        """Take messages that nobody received off the worker.
+
+        ucxx's destructor would receive each of them first, and wait for ever where the sender has
+        aborted or died.
+        """
+        every = ucx_api.UCXXTag(0), ucx_api.UCXXTagMask(0)
+        for _ in range(_UNEXPECTED_MAX):
+            if not self.worker.tag_probe(*every, True).matched:
+                break
 
     # --- on the event loop -------------------------------------------------------------------
 
@@ -273,7 +286,11 @@ class UcxTransport(Transport):
         """Wait until everything sent has left this process."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._call(self._flush, endpoint, done)
-        await done
+        try:
+            async with asyncio.timeout(_FLUSH_S):
+                await asyncio.shield(done)
+        except TimeoutError:
+            raise TransferFailed(f"not flushed within {_FLUSH_S:.0f} s") from None
 
     async def destroy(self, endpoint: UcxEndpoint) -> None:
         """Close UCX's endpoint; its requests become terminal soon after."""
