@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from worldline.contract import Contract, DeterminismTier
+from worldline.errors import CapacityExhausted
 from worldline.state.manifest import Fingerprint
 from worldline.verdict import RejectReason, Verdict
 
@@ -98,6 +99,17 @@ def choose_engine(fleet: tuple[Candidate, ...], node_id: str, state_bytes: int) 
     if not fits:
         return _none_fits(refusals, RejectReason.NO_TARGET, "no engine can take a new session")
     return Chosen(min(fits)[3])
+
+
+def no_room(node_id: str, error: CapacityExhausted, full: RejectReason) -> Verdict:
+    """The verdict that a mover's refusal of a slot stands for: `full`, or a state too large."""
+    if error.reason == RejectReason.STATE_TOO_LARGE.name:
+        return Verdict.reject(RejectReason.STATE_TOO_LARGE, f"{node_id}: {error.message}")
+    return Verdict.reject(
+        full,
+        f"{node_id}: {error.message}",
+        retry_after_ms=error.retry_after_ms or RETRY_AFTER_MS,
+    )
 
 
 def _is_t0(wish: MoveWish) -> bool:

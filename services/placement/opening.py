@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from services.placement import session_table
-from services.placement.choose import Chosen, choose_engine
+from services.placement.choose import Chosen, choose_engine, no_room
 from services.placement.obligations import Obligations
 from services.placement.peers import Deadlines, Peers
 from services.placement.persistence import ask_again
@@ -28,7 +28,6 @@ from worldline.verdict import RejectReason, Verdict, verdict_from_proto
 _log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 3
-_FULL_RETRY_AFTER_MS = 1_000
 
 Opened = SessionRecord | Verdict
 
@@ -115,11 +114,7 @@ class Sessions:
             return await self._make_world(session)
         except CapacityExhausted as error:
             await self._abandon(session)
-            return Verdict.reject(
-                RejectReason.DEVICE_FULL,
-                f"{party.node_id} has no room: {error.message}",
-                retry_after_ms=error.retry_after_ms or _FULL_RETRY_AFTER_MS,
-            )
+            return no_room(party.node_id, error, RejectReason.DEVICE_FULL)
         except WorldlineError:
             await self._abandon(session)
             raise

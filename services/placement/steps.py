@@ -13,6 +13,7 @@ import structlog
 
 from services.placement import events as ev
 from services.placement import move_table
+from services.placement.choose import no_room
 from services.placement.context import MoveContext
 from services.placement.directory import Directory
 from services.placement.fleet import Fleet
@@ -38,14 +39,13 @@ from worldline.state.codec import digests_from_proto, manifest_from_proto, manif
 from worldline.state.manifest import Digests, Manifest
 from worldline.ticket import parse_claims
 from worldline.v1 import admission_pb2, engine_pb2, manifest_pb2, move_pb2, mover_pb2
-from worldline.verdict import RejectReason, Verdict, verdict_from_proto
+from worldline.verdict import RejectReason, verdict_from_proto
 
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
 _ATTEMPTS = 3
-_FULL_RETRY_AFTER_MS = 1_000
 
 
 def committed_contract(entry: MoveEntry, contract: Contract) -> Contract:
@@ -160,12 +160,8 @@ class Steps:
                 timeout_s=self._deadlines.reserve_s,
             )
         except CapacityExhausted as error:
-            full = Verdict.reject(
-                RejectReason.TARGET_FULL,
-                f"{node_id} has no free slot: {error.message}",
-                retry_after_ms=error.retry_after_ms or _FULL_RETRY_AFTER_MS,
-            )
-            return ev.Refused(attempt, Step.RESERVE, full)
+            verdict = no_room(node_id, error, RejectReason.TARGET_FULL)
+            return ev.Refused(attempt, Step.RESERVE, verdict)
         return ev.Reserved(attempt, answer.reservation_id, slot_from_proto(answer.slot))
 
     async def _warm(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
@@ -276,12 +272,15 @@ class Steps:
         if move.target_slot is None:
             raise InvariantBroken(f"move {move.move_id} attaches without a target slot")
         slot = slot_to_proto(move.target_slot)
+        contract = committed_contract(entry, session.contract)
+        # The target continues at the session's tier from now on, and judges by it.
+        manifest = replace(_manifest(context), determinism_tier=contract.determinism_tier)
         request = engine_pb2.AttachRequest(
             session_id=move.session_id,
             move_id=move.move_id,
-            contract=contract_to_proto(committed_contract(entry, session.contract)),
+            contract=contract_to_proto(contract),
             world=world_to_proto(session.world),
-            manifest=manifest_to_proto(_manifest(context)),
+            manifest=manifest_to_proto(manifest),
             slot=slot,
         )
         await call(

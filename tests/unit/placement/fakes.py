@@ -135,7 +135,9 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         return await self._do("RegisterWorld", work)
 
     async def WarmWorld(self, request: Any, context: Any) -> Any:
-        return await self._do("WarmWorld", engine_pb2.WarmWorldResponse)
+        return await self._do(
+            "WarmWorld", lambda: engine_pb2.WarmWorldResponse(extent_bytes=LAYOUT.extent_bytes)
+        )
 
     async def Freeze(self, request: Any, context: Any) -> Any:
         def work() -> Any:
@@ -163,6 +165,7 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
             assert request.manifest.HasField("digests")
             self.worlds[request.session_id] = ("attached", request.manifest.epoch)
             self.slots[request.session_id] = request.slot
+            assert request.manifest.determinism_tier == request.contract.determinism_tier
             self.tiers[request.session_id] = request.contract.determinism_tier
             return engine_pb2.AttachResponse()
 

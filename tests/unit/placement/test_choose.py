@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
-from services.placement.choose import Chosen, MoveWish, choose_engine, choose_target
+from services.placement.choose import Chosen, MoveWish, choose_engine, choose_target, no_room
 from tests.unit.placement.makers import EQUAL, OTHER_TORCH, OTHER_WEIGHTS, candidate, contract
 from worldline.contract import DeterminismTier
+from worldline.errors import CapacityExhausted
 from worldline.verdict import RejectReason, Verdict
 
 
@@ -123,3 +124,12 @@ def test_an_engine_for_a_session_is_the_least_utilized() -> None:
     full = (candidate("1", slots_free=0),)
     assert reason(choose_engine(full, "", 100)) is RejectReason.DEVICE_FULL
     assert reason(choose_engine(fleet, "", 1001)) is RejectReason.STATE_TOO_LARGE
+
+
+def test_a_movers_refusal_becomes_the_right_verdict() -> None:
+    full = no_room("n1", CapacityExhausted("none", retry_after_ms=7), RejectReason.TARGET_FULL)
+    assert (full.reason, full.retry_after_ms) == (RejectReason.TARGET_FULL, 7)
+    large = no_room(
+        "n1", CapacityExhausted("big", reason="STATE_TOO_LARGE"), RejectReason.TARGET_FULL
+    )
+    assert (large.reason, large.retry_after_ms) == (RejectReason.STATE_TOO_LARGE, 0)
