@@ -135,7 +135,7 @@ def check_order(story: Story) -> None:
             assert committed
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), goal=st.sampled_from(Goal))
 def test_any_order_of_events_is_harmless(data: st.DataObject, goal: Goal) -> None:
     story = Story(new_move(goal))
