@@ -133,8 +133,15 @@ def _check_device(found: Harvest, device: torch.device | None) -> None:
             continue
         here = item.value.device
         device = here if device is None else device
-        if here.type != device.type or device.index not in (None, here.index):
+        if not same_device(here, device):
             raise refused(item.path, f"lies on {here}, the state on {device}")
+
+
+def same_device(here: torch.device, wanted: torch.device) -> bool:
+    """Whether a tensor's device is the wanted one; without an index any of the type will do."""
+    if here.type == "cpu":
+        return wanted.type == "cpu"
+    return here.type == wanted.type and wanted.index in (None, here.index)
 
 
 def _placed_in(item: FoundTensor, buffer: torch.Tensor) -> TensorLeaf:

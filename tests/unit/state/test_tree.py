@@ -17,7 +17,15 @@ from tests.unit.state.strategies import CLASSES, DTYPES, Record, Slotted, bits, 
 from worldline.errors import InvalidInput
 from worldline.state.digest import digest_slot
 from worldline.state.layout import Layout, Region
-from worldline.state.tree import TensorSpec, clear_padding, layout_of, materialize, pack, plan
+from worldline.state.tree import (
+    TensorSpec,
+    clear_padding,
+    layout_of,
+    materialize,
+    pack,
+    plan,
+    same_device,
+)
 
 
 def moved(tree: object, classes: tuple[type, ...] = CLASSES) -> tuple[Layout, torch.Tensor, Any]:
@@ -357,6 +365,23 @@ def test_a_leaf_on_another_device_is_refused_by_name() -> None:
     assert "cpu" in caught.value.message
     assert "cuda:0" in caught.value.message
     assert plan([torch.zeros(1)], device="cpu") == plan([torch.zeros(1)])
+
+
+@pytest.mark.parametrize(
+    ("here", "wanted", "same"),
+    [
+        ("cpu", "cpu", True),
+        ("cpu", "cpu:0", True),
+        ("cpu", "cuda", False),
+        ("cuda:0", "cpu", False),
+        ("cuda:0", "cuda", True),
+        ("cuda:0", "cuda:0", True),
+        ("cuda:0", "cuda:1", False),
+        ("cuda:0", "xpu:0", False),
+    ],
+)
+def test_devices_are_told_apart(here: str, wanted: str, same: bool) -> None:
+    assert same_device(torch.device(here), torch.device(wanted)) is same
 
 
 # --- into and out of a slot ---------------------------------------------------------------------
