@@ -37,9 +37,11 @@ SETTLE_S = 20.0
 POLL_S = 0.05
 #: What the processes of one service may hold more than before: pools grow to their size once.
 SLACK = {"tasks": 3, "threads": 16, "descriptors": 16}
-#: Not held but kept: memory of the allocator, free slots, and what is remembered on purpose for
-#: a bounded time (used tickets, last blocks for late clients).
-KEPT = frozenset({"resident_bytes", "slots_free", "tickets_remembered", "tombstones"})
+#: Not held but kept: memory of the allocator, free slots, registrations (one a slot, for its
+#: life), and what is remembered on purpose for a bounded time (used tickets, last blocks).
+KEPT = frozenset(
+    {"resident_bytes", "slots_free", "registrations", "tickets_remembered", "tombstones"}
+)
 
 Counts = dict[str, int]
 
