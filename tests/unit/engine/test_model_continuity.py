@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from services.engine.model.config import TINY
+from services.engine.model.dirty import DirtyWorld
 from services.engine.model.window import claim
 from services.engine.world import Action
 from tests.unit.engine.support import PrivateState, script, tiny_world
@@ -231,3 +232,21 @@ def test_frames_are_a_picture_that_moves_smoothly(warm: PrivateState) -> None:
     assert float(step.min()) > 0
     assert float(step.max()) < 15  # in time: white noise would be about 85
     assert float(across) < 15  # in space
+
+
+@pytest.mark.parametrize("computed", [True, False], ids=["causal", "dirty"])
+def test_the_generator_in_the_state_advances_by_exactly_the_blocks_draws(computed: bool) -> None:
+    """What is not stored back would be drawn again by the next block."""
+    session = PrivateState(tiny_world() if computed else DirtyWorld(TINY))
+    seen = []
+    for block in range(3):
+        leaf = session.tree["noise"]["generator"]
+        expected = torch.Generator()
+        expected.set_state(leaf.clone())
+        session.block(script(block))
+        if computed:
+            for _ in TINY.sigmas:
+                torch.randn(3 * TINY.tokens_per_frame, TINY.latent_channels, generator=expected)
+            assert torch.equal(leaf, expected.get_state())
+        seen.append(bytes(leaf.numpy()))
+    assert len(set(seen)) == 3

@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.engine.core import Phase
+from services.engine.core import PENDING_MAX, Phase
+from services.engine.events import ActionArrived
 from services.engine.lease import Lease
+from services.engine.outbox import OUTBOX_BLOCKS
+from services.engine.session import Stream
 from services.engine.world import Action
 from tests.unit.engine.support import (
     DEADLINE_S,
@@ -345,3 +348,21 @@ async def test_a_failing_model_ends_its_world_with_an_error_and_unmaps(harness: 
             engine_pb2.RegisterWorldRequest(session_id="s1"),
             timeout_s=DEADLINE_S,
         )
+
+
+async def test_no_block_is_begun_that_would_push_an_unread_one_out(harness: Harness) -> None:
+    await harness.open()
+    session = harness.engine.session("s1")
+    session.stream = Stream(cursor=0, digests_wanted=False)
+    for index in range(OUTBOX_BLOCKS + 2):
+        await until(lambda: len(session.world.pending) < PENDING_MAX, session)
+        session.apply(ActionArrived(script(index)), 0.0)
+        harness.engine.generation.wake.notify()
+    await until(lambda: session.world.block_index == OUTBOX_BLOCKS, session)
+    # Full: the schedule sees no candidate, whatever waits.
+    assert len(session.world.pending) == 2
+    assert harness.engine.generation._candidates() == []
+    session.stream.cursor += 1
+    harness.engine.generation.wake.notify()
+    await until(lambda: session.world.block_index == OUTBOX_BLOCKS + 1, session)
+    assert session.outbox.get(1).block_index == 1
