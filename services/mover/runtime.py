@@ -143,6 +143,7 @@ class MoverRuntime:
         if reservation is not None:
             cause = TicketRefused("the slot was released", reason="SLOT_RELEASED")
             self.give_up(reservation.reservation_id, cause)
+            return True
         return self.slots.release(slot, self.now())
 
     def slot_view(self, slot: SlotRef, extent_bytes: int) -> memoryview:

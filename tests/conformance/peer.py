@@ -15,10 +15,15 @@ SIZE = 4 << 20
 COUNT = 8
 
 
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 async def run(role: str) -> None:
     transport = UcxTransport()
     await transport.start()
-    print(transport.address.hex(), flush=True)
+    say(transport.address.hex())
     line = await asyncio.to_thread(sys.stdin.readline)
     endpoint = await transport.connect(bytes.fromhex(line))
     buffers = [bytearray(SIZE) for _ in range(COUNT)]
@@ -28,7 +33,7 @@ async def run(role: str) -> None:
         requests = [endpoint.send(memoryview(b), TAG + i) for i, b in enumerate(buffers[:2])]
     for request in requests:
         await request.wait()
-    print("posted", flush=True)
+    say("posted")
     await asyncio.Event().wait()
 
 

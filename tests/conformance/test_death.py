@@ -1,4 +1,4 @@
-"""A peer that dies in mid-transfer is noticed within seconds, and its successor is somebody else."""
+"""A peer that dies in mid-transfer is noticed in seconds; its successor is somebody else."""
 
 from __future__ import annotations
 
@@ -163,7 +163,9 @@ async def test_parked_endpoint_of_a_dead_peer_is_dropped(kind: str) -> None:
                     await asyncio.wait_for(send.wait(), 10)
                 await fresh.abort()
                 async with asyncio.timeout(NOTICED_S):
-                    while endpoint.alive:
+                    while True:
+                        if not endpoint.alive:
+                            break
                         await asyncio.sleep(0.01)
     finally:
         async with asyncio.timeout(20):

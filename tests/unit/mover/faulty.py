@@ -1,0 +1,110 @@
+"""Faulty transports: a real one inside, one fault at a chosen chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from services.mover.chunking import CHUNKS_MAX
+from services.mover.transport.base import Endpoint, Request, Transport
+
+#: Decides about one request: (endpoint, chunk index, view) -> what to send instead, or None for
+#: a request that is posted nowhere and never ends by itself.
+SendHook = Callable[[int, memoryview], memoryview | None]
+
+
+class _Silent(Request):
+    """A request that nothing will ever complete, until its endpoint is aborted."""
+
+
+class FaultyEndpoint(Endpoint):
+    def __init__(self, inner: Endpoint, owner: FaultyTransport) -> None:
+        self.inner = inner
+        self._owner = owner
+        self.silent: list[Request] = []
+
+    @property
+    def alive(self) -> bool:
+        return self.inner.alive
+
+    def send(self, view: memoryview, tag: int) -> Request:
+        changed = self._owner.on_send(tag % CHUNKS_MAX, view)
+        if changed is None:
+            request = _Silent("send", tag, view.nbytes)
+            self.silent.append(request)
+            return request
+        return self.inner.send(changed, tag)
+
+    def receive(self, view: memoryview, tag: int) -> Request:
+        return self.inner.receive(view, tag)
+
+    def lanes(self) -> tuple[str, ...]:
+        return self.inner.lanes()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    async def abort(self) -> None:
+        await self.inner.abort()
+        await self._owner.terminal_allowed.wait()
+        for request in self.silent:
+            request.end(None)
+
+
+class FaultyTransport(Transport):
+    """Delegates everything; `on_send` may change or swallow a chunk.
+
+    While `terminal_allowed` is clear, an abort does not return: the transport has not yet said
+    that the requests are terminal.
+    """
+
+    def __init__(self, inner: Transport, on_send: SendHook = lambda _, view: view) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.on_send = on_send
+        self.terminal_allowed = asyncio.Event()
+        self.terminal_allowed.set()
+
+    @property
+    def address(self) -> bytes:
+        return self.inner.address
+
+    async def start(self) -> None:
+        await self.inner.start()
+
+    async def stop(self) -> None:
+        await self.inner.stop()
+
+    async def register(self, view: memoryview) -> None:
+        await self.inner.register(view)
+
+    async def unregister(self, view: memoryview) -> None:
+        await self.inner.unregister(view)
+
+    async def connect(self, address: bytes) -> Endpoint:
+        return FaultyEndpoint(await self.inner.connect(address), self)
+
+    async def park(self, endpoint: Endpoint) -> None:
+        assert isinstance(endpoint, FaultyEndpoint)
+        await self.inner.park(endpoint.inner)
+
+    def census(self) -> dict[str, int]:
+        return self.inner.census()
+
+
+def flip_bit(chunk: int, byte: int, bit: int = 0) -> SendHook:
+    """One bit of one chunk differs on the wire; the source's memory does not."""
+
+    def hook(index: int, view: memoryview) -> memoryview:
+        if index != chunk:
+            return view
+        copy = bytearray(view)
+        copy[byte] ^= 1 << bit
+        return memoryview(copy)
+
+    return hook
+
+
+def stop_after(chunks: int) -> SendHook:
+    """Chunks from here on are never sent and their requests never end."""
+    return lambda index, view: view if index < chunks else None
