@@ -172,7 +172,7 @@ async def test_a_stop_brings_moves_to_a_safe_point(tmp_path: Path, method: str, 
 
 
 async def test_a_commit_that_the_disk_refuses_is_asked_for_not_assumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Once before and once after it took effect: the directory decides, not the error."""
     real = move_table.commit_move
@@ -194,6 +194,8 @@ async def test_a_commit_that_the_disk_refuses_is_asked_for_not_assumed(
             else:
                 assert record.failure.reason == "COMMIT_LOST"
             cluster.check_at(session_id, "e2" if took_effect else "e1")
+    # Not by way of a broken invariant and the recovery from it.
+    assert "move.task_failed" not in capsys.readouterr().out
 
 
 async def test_a_phase_that_cannot_be_recorded_rolls_back(

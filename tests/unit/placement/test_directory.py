@@ -132,6 +132,18 @@ def test_a_session_that_stopped_moving_cannot_commit(
     assert found.move.phase is MovePhase.ATTACHED
 
 
+@pytest.mark.parametrize("change", ["epoch = 3", "owner = 'e3'"])
+def test_an_owner_or_an_epoch_of_another_time_cannot_commit(
+    db: sqlite3.Connection, change: str
+) -> None:
+    """ABA: away and back again is the same owner in a later epoch."""
+    ready = attached(db, entry())
+    db.execute(f"UPDATE sessions SET {change}")  # noqa: S608 - a constant of this test
+    before = session_table.get_session(db, "s")
+    assert isinstance(move_table.commit_move(db, ready, contract()), CommitRefused)
+    assert session_table.get_session(db, "s") == before
+
+
 def test_after_a_commit_nothing_takes_the_move_back(db: sqlite3.Connection) -> None:
     ready = attached(db, entry())
     move_table.commit_move(db, ready, contract())
