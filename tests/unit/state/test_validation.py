@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from worldline.errors import InvalidInput, VersionSkew
@@ -204,7 +206,9 @@ def test_nesting_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [object(), 1 << 40_000, "\ud800", []], ids=["object", "long", "surrogate", "list"]
+    "value",
+    [object(), 1 << 40_000, "\ud800", [], http.HTTPStatus.OK, np.float64(1)],
+    ids=["object", "long", "surrogate", "list", "enum", "numpy"],
 )
 def test_a_value_that_is_no_scalar_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
