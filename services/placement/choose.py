@@ -6,7 +6,8 @@ directory: a frozen snapshot of the fleet goes in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from worldline.contract import Contract, DeterminismTier
 from worldline.errors import CapacityExhausted
@@ -60,6 +61,7 @@ class _No:
     reason: RejectReason
     text: str
     retry_after_ms: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 def choose_target(fleet: tuple[Candidate, ...], wish: MoveWish) -> Chosen | Verdict:
@@ -140,10 +142,15 @@ def _why_no_room(one: Candidate, state_bytes: int, full: RejectReason) -> _No | 
         return _No(
             RejectReason.STATE_TOO_LARGE,
             f"{one.node_id} has slots of {one.slot_bytes} bytes, the state has {state_bytes}",
+            numbers={"slot_bytes": float(one.slot_bytes), "state_bytes": float(state_bytes)},
         )
     if one.slots_free < 1:
         text = f"all {one.slots_total} slots of {one.node_id} are taken"
-        return _No(full, text, RETRY_AFTER_MS)
+        numbers = {
+            "slots_total": float(one.slots_total),
+            "slots_used": float(one.slots_total - one.slots_free),
+        }
+        return _No(full, text, RETRY_AFTER_MS, numbers)
     return None
 
 
@@ -168,9 +175,10 @@ def _none_fits(refusals: list[_No], otherwise: RejectReason, summary: str) -> Ve
     reason = reasons.pop() if len(reasons) == 1 else otherwise
     texts = [no.text for no in refusals] or ["no other engine is registered"]
     waits = [no.retry_after_ms for no in refusals if no.retry_after_ms > 0]
+    only = refusals[0].numbers if len(refusals) == 1 else {}
     return Verdict.reject(
         reason,
         f"{summary}: {'; '.join(texts)}",
-        {"candidates": float(len(refusals))},
+        {"candidates": float(len(refusals)), **only},
         retry_after_ms=min(waits, default=0),
     )

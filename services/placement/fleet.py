@@ -89,16 +89,19 @@ class Fleet:
         self._engine_renewed[engine_id] = now
         self._profiles[engine_id].update({one.preset: one for one in profiles})
 
-    def node(self, node_id: str) -> NodeRecord:
-        """The node of that name.
+    def node(self, node_id: str, field: str = "node_id") -> NodeRecord:
+        """The node of that name; `field` is what the asker calls it.
 
         Raises:
             NotFound: there is none.
         """
         found = self.nodes.get(node_id)
         if found is None:
+            known = ", ".join(sorted(self.nodes)) or "none"
             raise NotFound(
-                f"node {node_id} is not registered", reason="NODE_UNKNOWN", field="node_id"
+                f"node {node_id} is not registered; there are: {known}",
+                reason="NODE_UNKNOWN",
+                field=field,
             )
         return found
 

@@ -196,7 +196,7 @@ class Runtime:
     def _check_movable(self, session: SessionRecord, target_node_id: str) -> None:
         self.refuse_when_stopping()
         if target_node_id:
-            self.fleet.node(target_node_id)
+            self.fleet.node(target_node_id, "target_node_id")
         if session.state is not SessionState.LIVE:
             raise _busy(session.session_id, session.state.value)
         if target_node_id == session.node_id:

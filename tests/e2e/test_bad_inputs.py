@@ -85,7 +85,7 @@ async def test_a_replay_that_is_not_exact(cluster: LocalCluster, stage: Stage) -
         Contract(
             service_class=ServiceClass.C4_REPLAY,
             horizon_ms=400,
-            determinism_tier=DeterminismTier.T2,
+            determinism_tier=DeterminismTier.T2_STATISTICAL,
         )
 
 
