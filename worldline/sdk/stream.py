@@ -85,9 +85,18 @@ class PlayStream:
 
     async def close(self) -> None:
         """End the call; idempotent."""
-        self._call.cancel()
+        if not self._call.cancel():
+            self._end_half_done_call()
         with contextlib.suppress(grpc.aio.AioRpcError):
             await self._call.code()
+
+    def _end_half_done_call(self) -> None:
+        # After a write that met the stream's end gRPC calls the call done and no longer cancels
+        # it, but the call below lives on, with its task, until somebody reads the last messages.
+        # There is no public way to reach it; where this one is gone, only that task stays.
+        inner = getattr(self._call, "_cython_call", None)
+        if inner is not None:
+            inner.cancel("the stream was left")
 
     async def _write(self, request: engine_pb2.PlayRequest) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):

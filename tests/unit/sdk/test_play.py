@@ -116,6 +116,23 @@ async def test_actions_are_taken_one_by_one(stage: Stage, client: Client) -> Non
     assert seen == list(range(5))
 
 
+async def test_the_players_own_generator_is_closed(stage: Stage, client: Client) -> None:
+    closed = asyncio.Event()
+
+    async def careful() -> AsyncIterator[Action]:
+        try:
+            for index in range(5):
+                yield scripted(index)
+        finally:
+            closed.set()
+
+    session = await client.open("tiny")
+    stream = session.play(careful())
+    await anext(stream)
+    await stream.aclose()
+    assert closed.is_set()
+
+
 async def test_blocks_come_while_the_next_action_is_awaited(stage: Stage, client: Client) -> None:
     more = asyncio.Event()
 

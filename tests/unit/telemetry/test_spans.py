@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from enum import Enum
@@ -12,6 +13,7 @@ from enum import Enum
 import pytest
 import structlog
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
@@ -165,6 +167,23 @@ def test_a_black_hole_costs_less_than_two_seconds(
         started.shutdown()
         assert time.monotonic() - began_s < 2
         started.shutdown()  # a second one does nothing
+
+
+def test_an_exporter_that_never_returns_is_left_behind() -> None:
+    release = threading.Event()
+
+    class Stuck(InMemorySpanExporter):
+        def export(self, spans: object) -> SpanExportResult:
+            release.wait(30)
+            return SpanExportResult.SUCCESS
+
+    started = start("test", span_exporters=[Stuck()])
+    with span("move"):
+        pass
+    began_s = time.monotonic()
+    assert not started.shutdown()
+    assert time.monotonic() - began_s < 2
+    release.set()
 
 
 def test_after_shutdown_nothing_is_traced(telemetry: Telemetry) -> None:
