@@ -145,6 +145,7 @@ class Landing:
         offer, runtime = self._offer, self._runtime
         layout = offer.manifest.layout
         endpoint = await runtime.transport.connect(offer.worker_address)
+        self._endpoint = endpoint
         base = tag_base()
         self._transfer = Transfer(
             endpoint,
@@ -156,7 +157,6 @@ class Landing:
             digester=Digester(layout) if self.reservation.verification_on else None,
             pool=runtime.pool,
         )
-        self._endpoint = endpoint
         self._transfer.start()
         grant = mover_pb2.LandGrant(
             worker_address=runtime.transport.address,
@@ -225,12 +225,12 @@ class Landing:
 
     async def _quiet(self) -> None:
         runtime = self._runtime
-        transfer = self._transfer
-        if transfer is not None:
-            if self._landed and self._endpoint is not None:
-                await runtime.transport.park(self._endpoint)
-            else:
-                await transfer.abandon()
+        if self._landed and self._endpoint is not None:
+            await runtime.transport.park(self._endpoint)
+        elif self._transfer is not None:
+            await self._transfer.abandon()
+        elif self._endpoint is not None:
+            await self._endpoint.abort()
         runtime.landings.pop(self.reservation.reservation_id, None)
         runtime.slots.unpin(self.reservation.slot, runtime.now())
 

@@ -51,10 +51,13 @@ class SlotMemory:
         Raises:
             CapacityExhausted: the machine has no memory for it.
         """
+        if os.fstat(self.descriptor).st_blocks * 512 > _page_end(self._resident_bytes):
+            # A former tenant, which mapped the whole slot, wrote beyond its extent.
+            self._resident_bytes = self.size_bytes
         known = min(self._resident_bytes, extent_bytes)
         if zero and known:
             ctypes.memset(_address(self.view), 0, known)
-        for start in range(known, extent_bytes, _POPULATE_STEP_BYTES):
+        for start in range(0, extent_bytes, _POPULATE_STEP_BYTES):
             self._populate(start, min(start + _POPULATE_STEP_BYTES, extent_bytes))
         self._resident_bytes = max(self._resident_bytes, extent_bytes)
 
@@ -76,6 +79,10 @@ class SlotMemory:
         self.view.release()
         self._map.close()
         os.close(self.descriptor)
+
+
+def _page_end(size_bytes: int) -> int:
+    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _address(view: memoryview) -> int:

@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -121,13 +122,14 @@ class SlotServer:
             task = asyncio.create_task(self._serve(client), name="slot-client")
             self._clients.add(task)
             task.add_done_callback(self._clients.discard)
+            # Also for a task that was cancelled before its first step.
+            task.add_done_callback(partial(_hang_up, client))
 
     async def _serve(self, client: socket.socket) -> None:
-        with client:
-            client.setblocking(False)
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(_TALK_S):
-                    await self._answer(client)
+        client.setblocking(False)
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_TALK_S):
+                await self._answer(client)
 
     async def _answer(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -149,3 +151,7 @@ class SlotServer:
             return
         # One byte into an empty socket buffer: this cannot block.
         socket.send_fds(client, [GRANTED], [descriptor])
+
+
+def _hang_up(client: socket.socket, _: asyncio.Task[None]) -> None:
+    client.close()

@@ -153,6 +153,23 @@ async def test_a_cancelled_wait_is_not_a_cancelled_request(peers: Peers) -> None
     assert landed == data
 
 
+async def test_a_cancelled_connect_leaves_no_endpoint(peers: Peers) -> None:
+    source, target = peers
+    for turns in range(6):
+        connecting = asyncio.ensure_future(source.connect(target.address))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        connecting.cancel()
+        done, _ = await asyncio.wait({connecting}, timeout=5)
+        if not connecting.cancelled():
+            await done.pop().result().abort()
+    assert source.census()["endpoints"] == 0
+    sender, receiver = await joined(peers)  # and it still works
+    receive = receiver.receive(memoryview(bytearray(3)), TAG)
+    await sender.send(memoryview(b"abc"), TAG).wait()
+    await receive.wait()
+
+
 async def test_posting_on_a_closed_endpoint_fails_at_once(peers: Peers) -> None:
     sender, receiver = await joined(peers)
     await sender.abort()

@@ -70,6 +70,8 @@ class MemoryEndpoint(Endpoint):
 
     async def close(self) -> None:
         """See `Endpoint.close`."""
+        if not self._open:
+            return
         requests = list(self.requests)
         for request in requests:
             await request.settled()

@@ -27,7 +27,7 @@ import structlog
 import ucxx._lib.libucxx as ucx_api
 from ucxx._lib.arr import Array
 
-from services.mover.transport.base import Endpoint, Request, Transport
+from services.mover.transport.base import TAG_MAX, Endpoint, Request, Transport
 from services.mover.transport.dataplane import DataPlane
 from services.mover.transport.ucp import Ucp, address_of
 from worldline.errors import TransferFailed, Unavailable
@@ -47,6 +47,8 @@ PARKED_MAX = 16
 ADDRESS_BYTES_MAX = 65_536
 _STOP_S = 5.0
 _FLUSH_S = 5.0
+_CHECK_BYTES = 100_000
+_CHECK_S = 3.0
 #: Bound on the messages dropped at the end: far more than aborted windows can leave behind.
 _UNEXPECTED_MAX = 1_000_000
 
@@ -65,11 +67,11 @@ class _Posted:
 class UcxEndpoint(Endpoint):
     """One transfer's path to a peer's worker."""
 
-    def __init__(self, transport: UcxTransport, peer: bytes, handle: Any) -> None:
+    def __init__(self, transport: UcxTransport, peer: bytes) -> None:
         self._transport = transport
         self.peer = peer
-        #: ucxx's endpoint; touched on the data-plane thread only, None once closed.
-        self.handle = handle
+        #: ucxx's endpoint while it is open; touched on the data-plane thread only.
+        self.handle: Any = None
         self._lanes: tuple[str, ...] = ()
         self._open = True
         self.requests: set[Request] = set()
@@ -98,13 +100,16 @@ class UcxEndpoint(Endpoint):
         return request
 
     def lanes(self) -> tuple[str, ...]:
-        """See `Endpoint.lanes`; as of the latest `connect` or `refresh_lanes`."""
+        """See `Endpoint.lanes`."""
         return self._lanes
 
-    async def refresh_lanes(self) -> None:
-        """Ask UCX again: wire-up may have ended since."""
-        if self._open:
-            self._lanes = await self._transport.lanes_of(self)
+    def note_lanes(self, lanes: tuple[str, ...]) -> None:
+        """What UCX chose when it made the endpoint."""
+        self._lanes = lanes
+
+    def give_up(self) -> None:
+        """The transport could not make it."""
+        self._open = False
 
     async def close(self) -> None:
         """See `Endpoint.close`."""
@@ -177,13 +182,28 @@ class UcxTransport(Transport):
             self._address = self.worker.address.tobytes()
             self._ucp = Ucp()
         except (ucx_api.UCXError, OSError, RuntimeError) as error:
-            tls = os.environ.get("UCX_TLS", "")
-            hint = f"UCX_TLS={tls} leaves no usable transport" if tls else "UCX does not start here"
-            raise Unavailable(
-                f"{hint}: {error}", reason="TRANSPORT_UNUSABLE", field="UCX_TLS" if tls else None
-            ) from error
+            raise _unusable(error) from error
         self._plane = DataPlane(self)
         self._plane.start()
+        try:
+            await self._check_loopback()
+        except (TransferFailed, TimeoutError) as error:
+            await self.stop()
+            raise _unusable(error) from error
+
+    async def _check_loopback(self) -> None:
+        """Move a few bytes to this very worker: lanes may exist and still not fit what we ask."""
+        sent, landed = bytearray(os.urandom(_CHECK_BYTES)), bytearray(_CHECK_BYTES)
+        async with asyncio.timeout(_CHECK_S):
+            endpoint = await self.connect(self._address)
+            try:
+                receive = endpoint.receive(memoryview(landed), TAG_MAX)
+                await endpoint.send(memoryview(sent), TAG_MAX).wait()
+                await receive.wait()
+            finally:
+                await endpoint.abort()
+        if sent != landed:
+            raise TransferFailed("the loopback changed what went through it")
 
     async def stop(self) -> None:
         """See `Transport.stop`."""
@@ -261,9 +281,17 @@ class UcxTransport(Transport):
                 return endpoint
         if not 0 < len(address) <= ADDRESS_BYTES_MAX:
             raise TransferFailed("not a UCX worker address", field="worker_address")
-        endpoint = await self._call(self._create, address)
+        endpoint = UcxEndpoint(self, address)
         self._endpoints.add(endpoint)
-        await endpoint.refresh_lanes()
+        try:
+            await self._call(self._open, endpoint)
+        except BaseException:
+            # Cancelled, perhaps after UCX made it: the close is queued behind the open.
+            endpoint.give_up()
+            self._endpoints.discard(endpoint)
+            if self._plane is not None:
+                self._plane.submit(lambda: self._close(endpoint))
+            raise
         return endpoint
 
     async def park(self, endpoint: Endpoint) -> None:
@@ -277,10 +305,6 @@ class UcxTransport(Transport):
         self._parked.append(endpoint)
         while len(self._parked) > PARKED_MAX:
             await self._parked[0].abort()
-
-    async def lanes_of(self, endpoint: UcxEndpoint) -> tuple[str, ...]:
-        """The lanes of a living endpoint."""
-        return await self._call(self._lanes, endpoint)
 
     async def flush(self, endpoint: UcxEndpoint) -> None:
         """Wait until everything sent has left this process."""
@@ -297,8 +321,7 @@ class UcxTransport(Transport):
         self._endpoints.discard(endpoint)
         if endpoint in self._parked:
             self._parked.remove(endpoint)
-        if endpoint.handle is not None:
-            await self._call(self._close, endpoint)
+        await self._call(self._close, endpoint)
 
     def census(self) -> dict[str, int]:
         """See `Transport.census`."""
@@ -366,33 +389,28 @@ class UcxTransport(Transport):
         self._loop.call_soon_threadsafe(self._finish, endpoint, posted.request, error)
         return True
 
-    def _create(self, address: bytes) -> UcxEndpoint:
+    def _open(self, endpoint: UcxEndpoint) -> None:
         try:
-            packed = ucx_api.UCXAddress.create_from_buffer(address)
+            packed = ucx_api.UCXAddress.create_from_buffer(endpoint.peer)
             handle = ucx_api.UCXEndpoint.create_from_worker_address(self.worker, packed, True)
         except (ucx_api.UCXError, RuntimeError, ValueError) as cause:
             raise TransferFailed(
                 f"no lane reaches the peer: {cause}", field="worker_address"
             ) from cause
-        endpoint = UcxEndpoint(self, address, handle)
 
         def lost() -> None:
             endpoint.failed = True
 
         handle.set_close_callback(lost)
-        return endpoint
+        endpoint.handle = handle
+        # UCX has chosen them by now: the address says all that the choice depends on.
+        endpoint.note_lanes(self._ucp.lanes(handle.handle))
 
     def _close(self, endpoint: UcxEndpoint) -> None:
         handle, endpoint.handle = endpoint.handle, None
         if handle is not None:
             handle.close_blocking()
             handle.remove_close_callback()
-
-    def _lanes(self, endpoint: UcxEndpoint) -> tuple[str, ...]:
-        if endpoint.handle is None or not endpoint.handle.alive:
-            return ()
-        lanes: tuple[str, ...] = self._ucp.lanes(endpoint.handle.handle)
-        return lanes
 
     def _flush(self, endpoint: UcxEndpoint, done: asyncio.Future[None]) -> None:
         if endpoint.handle is None or not endpoint.handle.alive:
@@ -434,3 +452,12 @@ def _settle(future: asyncio.Future[None], error: TransferFailed | None) -> None:
         future.set_exception(error)
     else:
         future.set_result(None)
+
+
+def _unusable(error: Exception) -> Unavailable:
+    tls = os.environ.get("UCX_TLS", "")
+    hint = f"UCX_TLS={tls} leaves no usable transport" if tls else "UCX does not work here"
+    why = str(error) or "a message to itself did not arrive in time"
+    return Unavailable(
+        f"{hint}: {why}", reason="TRANSPORT_UNUSABLE", field="UCX_TLS" if tls else None
+    )
