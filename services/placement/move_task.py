@@ -7,6 +7,7 @@ goes on whoever stops watching.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from services.placement import events as ev
-from services.placement import move_table
+from services.placement import move_table, node_table
 from services.placement.context import MoveContext
 from services.placement.directory import Directory
 from services.placement.limits import Limits
@@ -189,11 +190,26 @@ class MoveTask:
         for attempt in range(_FINISH_ATTEMPTS):
             try:
                 await self._tools.directory.do(move_table.finish_move, self.entry)
-                return True
+                break
             except sqlite3.Error:
                 _log.exception("move.end_unrecorded", move_id=self.entry.move.move_id)
                 await asyncio.sleep(0.1 * 2**attempt)
-        return False  # found open at the next start, and ended again
+        else:
+            return False  # found open at the next start, and ended again
+        with contextlib.suppress(sqlite3.Error):
+            await self._note_path()
+        return True
+
+    async def _note_path(self) -> None:
+        """What the path reached, kept for people; after the end, when nobody waits for it."""
+        move = self.entry.move
+        if move.figures is not None and move.figures.rate_bytes_per_s > 0:
+            await self._tools.directory.do(
+                node_table.note_path,
+                move.source.node_id,
+                move.target.node_id,
+                move.figures.rate_bytes_per_s,
+            )
 
     def _note_frozen_time(self, event: ev.Event, now: float) -> None:
         activated = isinstance(event, ev.Settled) and event.step is Step.ACTIVATE

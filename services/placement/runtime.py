@@ -13,7 +13,7 @@ import structlog
 
 from services.placement import events as ev
 from services.placement import move_table, node_table, session_table
-from services.placement.choose import Chosen, MoveWish, choose_target
+from services.placement.beginning import busy, check_movable, new_move, same_request
 from services.placement.context import MoveContext
 from services.placement.directory import Directory
 from services.placement.fleet import Fleet
@@ -21,12 +21,11 @@ from services.placement.move import Move
 from services.placement.move_task import MoveTask, Tools
 from services.placement.owner import TaskOwner
 from services.placement.phases import Goal, MovePhase
-from services.placement.records import MoveEntry, SessionRecord, SessionState
+from services.placement.records import MoveEntry, SessionRecord
 from services.placement.recovery import resume
-from services.placement.values import Failure, Party
-from worldline.errors import Conflict, InvalidInput, NotFound
+from services.placement.values import Failure
+from worldline.errors import NotFound
 from worldline.telemetry import instruments, span
-from worldline.verdict import Verdict
 
 _log = structlog.get_logger(__name__)
 
@@ -40,7 +39,6 @@ SHUTTING_DOWN = Failure(
     reason="PLACEMENT_STOPPING",
     message="placement is shutting down; the source stays authoritative, ask again",
 )
-NO_PARTY = Party(engine_id="", engine_incarnation="", node_id="", node_incarnation="")
 
 
 class Runtime:
@@ -170,19 +168,20 @@ class Runtime:
         if idempotency_key:
             earlier = await self.directory.do(move_table.move_by_key, idempotency_key)
             if earlier is not None:
-                return _same_request(earlier, session_id)
-        self._check_movable(session, target_node_id)
+                return same_request(earlier, session_id)
+        self.refuse_when_stopping()
+        check_movable(session, target_node_id, self.fleet)
         entry = await self._new_entry(session, target_node_id, idempotency_key, goal)
         if entry.move.phase is MovePhase.REJECTED:
             return await self._born_rejected(entry)
         made = await self.directory.do(move_table.insert_move, entry)
         if isinstance(made, move_table.Busy):
-            raise _busy(session_id, made.state)
+            raise busy(session_id, made.state)
         if made is entry:
             context = MoveContext(session=session, client_id=client_id)
             self._run(MoveTask(self._tools, entry, context), (), (ev.Begin(),))
             return entry
-        return _same_request(made, session_id)
+        return same_request(made, session_id)
 
     def refuse_when_stopping(self) -> None:
         """Nothing new begins once the end has begun.
@@ -193,57 +192,16 @@ class Runtime:
         if self._stopping:
             raise SHUTTING_DOWN.error()
 
-    def _check_movable(self, session: SessionRecord, target_node_id: str) -> None:
-        self.refuse_when_stopping()
-        if target_node_id:
-            self.fleet.node(target_node_id, "target_node_id")
-        if session.state is not SessionState.LIVE:
-            raise _busy(session.session_id, session.state.value)
-        if target_node_id == session.node_id:
-            raise InvalidInput(
-                f"session {session.session_id} is already on {target_node_id}: name another node",
-                reason="MOVE_TO_ITSELF",
-                field="target_node_id",
-            )
-
     async def _new_entry(
         self, session: SessionRecord, target_node_id: str, idempotency_key: str, goal: Goal
     ) -> MoveEntry:
-        """The record of a move to the target chosen now; REJECTED where none will do."""
-        source = self.fleet.engine(session.owner)
-        fleet = self.fleet.candidates(
-            await self.sessions(), self.open_move_tasks(), asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        candidates = self.fleet.candidates(await self.sessions(), self.open_move_tasks(), now)
+        move = new_move(
+            f"move-{secrets.token_hex(12)}", session, target_node_id, goal, self.fleet, candidates
         )
-        choice = choose_target(
-            fleet,
-            MoveWish(
-                source_node_id=session.node_id,
-                fingerprint=source.fingerprint,
-                contract=session.contract,
-                extent_bytes=session.extent_bytes,
-                node_id=target_node_id,
-            ),
-        )
-        move = Move(
-            move_id=f"move-{secrets.token_hex(12)}",
-            session_id=session.session_id,
-            source=replace(
-                self.fleet.party(session.owner), engine_incarnation=session.owner_incarnation
-            ),
-            target=NO_PARTY,
-            source_epoch=session.epoch,
-            goal=goal,
-        )
-        if isinstance(choice, Chosen):
-            move = replace(
-                move,
-                target=self.fleet.party(choice.engine_id),
-                tier_dropped=choice.tier_dropped,
-                deadline_s=asyncio.get_running_loop().time() + self._tools.limits.requested_s,
-            )
-        else:
-            move = _rejected(move, choice, target_node_id)
-        return MoveEntry(move=move, idempotency_key=idempotency_key)
+        deadline_s = now + self._tools.limits.requested_s
+        return MoveEntry(move=replace(move, deadline_s=deadline_s), idempotency_key=idempotency_key)
 
     async def _born_rejected(self, entry: MoveEntry) -> MoveEntry:
         """Record the reject; with a trace of its own, so that it can be looked at too."""
@@ -255,7 +213,7 @@ class Runtime:
             traced = replace(entry, trace_id=active.trace_id)
         made = await self.directory.do(move_table.insert_move, traced)
         if isinstance(made, move_table.Busy):
-            raise _busy(move.session_id, made.state)
+            raise busy(move.session_id, made.state)
         if made is traced:
             instruments().move_ended(outcome, reason)
         return made
@@ -291,37 +249,3 @@ class Runtime:
             while len(self._recent) > _RECENT_MAX:
                 self._recent.popitem(last=False)
             await task.end()
-
-
-def _rejected(move: Move, verdict: Verdict, target_node_id: str) -> Move:
-    return replace(
-        move,
-        target=replace(NO_PARTY, node_id=target_node_id),
-        phase=MovePhase.REJECTED,
-        verdict=verdict,
-        story=(f"rejected by placement: {verdict.label}",),
-    )
-
-
-def _same_request(earlier: MoveEntry, session_id: str) -> MoveEntry:
-    if earlier.move.session_id != session_id:
-        raise Conflict(
-            f"the idempotency key was used for a move of session {earlier.move.session_id}",
-            reason="IDEMPOTENCY_KEY_REUSED",
-            field="idempotency_key",
-        )
-    return earlier
-
-
-def _busy(session_id: str, state: str) -> Conflict:
-    if state == SessionState.MOVING.value:
-        return Conflict(
-            f"session {session_id} is in another move; wait for it or roll it back",
-            reason="MOVE_IN_PROGRESS",
-            field="session_id",
-        )
-    return Conflict(
-        f"session {session_id} is {state}: it cannot move",
-        reason=f"SESSION_{state.upper()}",
-        field="session_id",
-    )

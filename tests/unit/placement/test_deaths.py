@@ -195,7 +195,7 @@ async def test_a_commit_that_the_disk_refuses_is_asked_for_not_assumed(
                 assert record.failure.reason == "COMMIT_LOST"
             cluster.check_at(session_id, "e2" if took_effect else "e1")
     # Not by way of a broken invariant and the recovery from it.
-    assert "move.task_failed" not in capsys.readouterr().out
+    assert "move.task_failed" not in "".join(capsys.readouterr())
 
 
 async def test_a_phase_that_cannot_be_recorded_rolls_back(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from services.placement import node_table
 from tests.unit.placement.cluster import Cluster, running_cluster
 from tests.unit.placement.fakes import DIGESTS, FLIPPED
 from tests.unit.placement.makers import OTHER_TORCH, contract
@@ -54,6 +55,10 @@ async def test_a_move_there_and_back(cluster: Cluster) -> None:
     assert cluster.engines["e1"].moved_to[session_id] == cluster.addresses["e2"]
     assert await cluster.renew_engine("e1") == {}
     assert await cluster.renew_engine("e2") == {session_id: 2}
+
+    assert cluster.placement is not None
+    (path,) = await cluster.placement.directory.do(node_table.all_paths)
+    assert (path.source_node_id, path.rate_bytes_per_s, path.samples) == ("n1", 2048e3, 1)
 
     back = await cluster.move(session_id, "")
     assert back.phase == move_pb2.MOVE_PHASE_DONE
@@ -270,7 +275,7 @@ async def test_another_fingerprint_is_rejected_or_drops_the_tier(cluster: Cluste
     [
         ("nobody", "n2", NotFound, "SESSION_UNKNOWN", "session_id"),
         ("", "n2", InvalidInput, "INVALID_INPUT", "session_id"),
-        (None, "n9", NotFound, "NODE_UNKNOWN", "node_id"),
+        (None, "n9", NotFound, "NODE_UNKNOWN", "target_node_id"),
         (None, "n1", InvalidInput, "MOVE_TO_ITSELF", "target_node_id"),
     ],
 )
