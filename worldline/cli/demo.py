@@ -20,8 +20,8 @@ from worldline.sdk import Block, Client, MoveRecord
 
 _NODES = ("node-1", "node-2")
 _SEED = 20_260
-#: Blocks on each side of a move that the strip shows.
-_SHOWN = 3
+#: Blocks of each owner that the strip shows; the film has at least as many of each.
+_SHOWN = 4
 
 
 class Checks:

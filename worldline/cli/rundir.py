@@ -10,6 +10,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 from worldline.errors import Conflict, InvalidInput, NotFound
 
 _CLUSTER_FILE = "cluster.json"
@@ -46,19 +48,23 @@ def find_cluster(run_dir: Path | None = None) -> ClusterFile:
     path = (run_dir or default_run_dir()) / _CLUSTER_FILE
     try:
         fields = json.loads(path.read_text())
-        return ClusterFile(
+        found = ClusterFile(
             pid=int(fields["pid"]),
             placement_address=str(fields["placement_address"]),
             admission_address=str(fields["admission_address"]),
             nodes=tuple(str(node) for node in fields["nodes"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
+        found = None
+    # A cluster that was killed leaves its file; the next one in the directory replaces it.
+    if found is None or not psutil.pid_exists(found.pid):
         raise NotFound(
             f"no cluster found in {path.parent}; start one with `worldline up`, or name placement "
             "with --placement HOST:PORT or WORLDLINE_PLACEMENT",
             reason="NO_CLUSTER",
             field="placement",
-        ) from None
+        )
+    return found
 
 
 class RunDir:

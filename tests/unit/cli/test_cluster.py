@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -202,6 +203,15 @@ def test_no_cluster_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="worldline up"):
         find_cluster(tmp_path)
     (tmp_path / "cluster.json").write_text("{}")
+    with pytest.raises(NotFound):
+        find_cluster(tmp_path)
+
+
+def test_the_file_of_a_killed_cluster_names_none(tmp_path: Path) -> None:
+    fields = {"placement_address": "a:1", "admission_address": "b:2", "nodes": ["node-1"]}
+    (tmp_path / "cluster.json").write_text(json.dumps({"pid": os.getpid(), **fields}))
+    assert find_cluster(tmp_path).placement_address == "a:1"
+    (tmp_path / "cluster.json").write_text(json.dumps({"pid": 2**31 - 1, **fields}))
     with pytest.raises(NotFound):
         find_cluster(tmp_path)
 

@@ -77,7 +77,14 @@ def test_help_lists_every_command() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("nope",), ("move",), ("play", "s", "--blocks", "0"), ("up", "--nodes", "x"), ("trace",)],
+    [
+        ("nope",),
+        ("move",),
+        ("play", "s", "--blocks", "0"),
+        ("up", "--nodes", "x"),
+        ("up", "--nodes", "-1"),
+        ("trace",),
+    ],
 )
 def test_a_wrong_command_line_is_status_2(arguments: tuple[str, ...]) -> None:
     assert invoke(*arguments).exit_code == 2
@@ -91,7 +98,6 @@ def test_a_wrong_command_line_is_status_2(arguments: tuple[str, ...]) -> None:
         (("open", "--class", "c9"), "contract.service_class"),
         (("open", "--class", "c4", "--tier", "t2"), "contract.determinism_tier"),
         (("play", "s", "--keys", "Q"), "action.keyboard"),
-        (("up", "--nodes", "-1"), "nodes"),
         (("up", "--slot-mb", "0"), "slot_bytes"),
     ],
 )
