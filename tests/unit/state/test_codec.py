@@ -269,6 +269,15 @@ def test_a_manifest_without_a_part_is_refused(part: str) -> None:
     assert part in str(caught.value.field)
 
 
+@pytest.mark.parametrize("topology_hash", [b"", bytes(32), bytes(31)])
+def test_a_layout_without_its_hash_is_refused(topology_hash: bytes) -> None:
+    message = layout_to_proto(MANIFEST.layout)
+    message.topology_hash = topology_hash
+    with pytest.raises(InvalidInput) as caught:
+        layout_from_proto(message)
+    assert caught.value.field == "layout.topology_hash"
+
+
 def test_an_empty_layout_is_of_an_unknown_version() -> None:
     with pytest.raises(VersionSkew):
         layout_from_proto(manifest_pb2.Layout())
@@ -365,6 +374,8 @@ def test_a_fingerprint_is_its_facts() -> None:
         fingerprint_from_proto(message)
     with pytest.raises(InvalidInput):
         fingerprint_from_proto(manifest_pb2.Fingerprint())
+    with pytest.raises(InvalidInput):
+        fingerprint_from_proto(fingerprint_to_proto(Fingerprint.of({})))
     with pytest.raises(TypeError):
         mine.facts["threads"] = "4"  # type: ignore[index]
 

@@ -166,6 +166,10 @@ def test_padding_belongs_to_no_leaf() -> None:
     found = compare(layout, expected, digest_slot(layout, memoryview(data), 256))
     assert found is not None
     assert (found.leaf, found.granule) == (None, 1)
+    data[700] = 1  # a leaf differs as well, but later
+    found = compare(layout, expected, digest_slot(layout, memoryview(data), 256))
+    assert found is not None
+    assert (found.leaf, found.granule) == (None, 1)
 
 
 LAYOUT = plan({"a": TensorSpec(torch.uint8, (100,)), "b": TensorSpec(torch.int64, (4,))})

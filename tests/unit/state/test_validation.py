@@ -104,6 +104,7 @@ BROKEN_LEAVES: list[tuple[str, str, Callable[[Layout], Layout]]] = [
     ("unknown dtype", "c", with_leaf(2, dtype="qint8")),
     ("empty dtype", "c", with_leaf(2, dtype="")),
     ("bytes are not shape x itemsize", "c", with_leaf(2, size_bytes=31)),
+    ("one byte too many", "c", with_leaf(2, size_bytes=33)),
     ("bytes of another dtype", "c", with_leaf(2, dtype="int64")),
     ("misaligned", "c", with_leaf(2, offset_bytes=66)),
     ("negative stride", "c", with_leaf(2, stride=(-2, 1))),
@@ -152,6 +153,46 @@ def test_a_broken_leaf_is_refused_and_named(named: str, change: Callable[[Layout
         change(sample())
     assert caught.value.leaf == named
     assert caught.value.field is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"dtype": "qint8"}, "dtype"),
+        ({"size_bytes": 31}, "size_bytes"),
+        ({"size_bytes": 33}, "size_bytes"),
+        ({"offset_bytes": 2}, "offset_bytes"),
+        ({"offset_bytes": -4}, "offset_bytes"),
+        ({"offset_bytes": 2**63 - 32}, "shape"),
+        ({"stride": (2**62, 1)}, "shape"),
+        ({"shape": (2**62, 8), "stride": (8, 1)}, "shape"),
+        ({"shape": (0, 2), "size_bytes": 0, "offset_bytes": 4}, "offset_bytes"),
+        ({"shape": (0, 2**62), "size_bytes": 0}, "shape"),
+        ({"stride": (2, -1)}, "stride"),
+        ({"stride": (2,)}, "stride"),
+    ],
+)
+def test_a_leaf_must_hold_on_its_own(changes: dict[str, Any], field: str) -> None:
+    """Regions follow from the leaves here, so nothing else can notice."""
+    root = DictNode((("x", TensorNode(0)),))
+    Layout.build(tensors=(leaf("x"),), scalars=(), root=root)
+    with pytest.raises(InvalidInput) as caught:
+        Layout.build(tensors=(leaf("x", **changes),), scalars=(), root=root)
+    assert caught.value.leaf == "x"
+    assert str(caught.value.field).endswith(f".{field}")
+
+
+def test_errors_say_which_rule_was_broken() -> None:
+    def message(layout: Callable[[Layout], Layout]) -> str:
+        with pytest.raises(InvalidInput) as caught:
+            layout(sample())
+        return caught.value.message
+
+    assert "repeated" in message(with_leaf(1, path="a"))
+    assert "outside" in message(with_leaf(2, offset_bytes=60))
+    assert "outside" in message(with_leaf(2, offset_bytes=68))
+    crossing = (Region(0, 0), Region(0, 32), Region(16, 80))
+    assert "overlaps" in message(lambda it: replace(it, regions=crossing, topology_hash=b""))
 
 
 @pytest.mark.parametrize(
