@@ -17,7 +17,7 @@ from worldline.rpc.channel import call, open_channel
 from worldline.sdk import Client
 from worldline.sdk.actions import Action
 from worldline.sdk.block import Block
-from worldline.sdk.records import MovePhase, MoveRecord
+from worldline.sdk.move_record import MovePhase, MoveRecord
 from worldline.sdk.session import Session
 from worldline.v1 import (
     admission_pb2,

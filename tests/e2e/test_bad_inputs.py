@@ -24,7 +24,7 @@ from worldline.errors import (
 )
 from worldline.rpc.channel import MESSAGE_BYTES_MAX, call, mapped_errors, open_channel
 from worldline.sdk import Client, Rejected
-from worldline.sdk.records import MovePhase
+from worldline.sdk.move_record import MovePhase
 from worldline.state.codec import layout_to_proto, manifest_to_proto
 from worldline.v1 import (
     admission_pb2,

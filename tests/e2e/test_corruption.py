@@ -10,7 +10,7 @@ from tests.oracles import bounded
 from worldline.cli.cluster import LocalCluster
 from worldline.errors import IntegrityError
 from worldline.sdk import Client
-from worldline.sdk.records import MovePhase
+from worldline.sdk.move_record import MovePhase
 
 
 async def test_a_bit_flipped_in_flight(faulty_cluster: LocalCluster, fault: Fault) -> None:

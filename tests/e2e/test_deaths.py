@@ -10,7 +10,7 @@ from tests.e2e.conftest import Fault, make_stage
 from tests.oracles import bounded
 from worldline.cli.cluster import LocalCluster
 from worldline.sdk import Client
-from worldline.sdk.records import MovePhase
+from worldline.sdk.move_record import MovePhase
 
 
 @pytest.mark.parametrize("victim", ["engine-node-2", "mover-node-2"])

@@ -10,7 +10,7 @@ from tests.e2e.conftest import PATIENT, SEED, make_stage, make_twin
 from tests.oracles import Oracles, bounded, play, script, signature
 from worldline.cli.cluster import LocalCluster
 from worldline.sdk import Client
-from worldline.sdk.records import MovePhase
+from worldline.sdk.move_record import MovePhase
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

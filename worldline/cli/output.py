@@ -23,7 +23,7 @@ from worldline.errors import (
     Unavailable,
     WorldlineError,
 )
-from worldline.sdk.records import MoveRecord
+from worldline.sdk.move_record import MoveRecord
 from worldline.sdk.rejected import Rejected
 
 #: rich assumes 80 columns where nobody looks; tables in files and pipes may be wider.

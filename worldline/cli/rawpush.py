@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from worldline.contract import Contract, DeterminismTier, contract_to_proto
 from worldline.errors import InvariantBroken
 from worldline.rpc.channel import ChannelPool, call, mapped_errors
-from worldline.sdk.records import PushStats, push_stats_from_proto
+from worldline.sdk.move_record import PushStats, push_stats_from_proto
 from worldline.sdk.rejected import Rejected
 from worldline.state.codec import layout_to_proto, manifest_to_proto
 from worldline.state.layout import flat_layout

@@ -5,15 +5,17 @@ from __future__ import annotations
 from worldline.sdk.actions import Action
 from worldline.sdk.block import Block
 from worldline.sdk.client import Client
-from worldline.sdk.records import (
-    Engine,
+from worldline.sdk.move_record import (
     Failure,
     MovePhase,
     MoveRecord,
-    Node,
-    PlacementStatus,
     Progress,
     PushStats,
+)
+from worldline.sdk.records import (
+    Engine,
+    Node,
+    PlacementStatus,
     SessionInfo,
     SlotName,
     Trace,

@@ -8,14 +8,13 @@ from worldline.contract import Contract, ServiceClass, contract_to_proto
 from worldline.fields import identifier, positive, whole
 from worldline.rpc.channel import ChannelPool
 from worldline.sdk.calls import Caller
+from worldline.sdk.move_record import MoveRecord, move_from_proto
 from worldline.sdk.playback import Playback
 from worldline.sdk.records import (
-    MoveRecord,
     Node,
     PlacementStatus,
     SessionInfo,
     Trace,
-    move_from_proto,
     node_from_proto,
     placement_status_from_proto,
     session_from_proto,

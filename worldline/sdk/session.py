@@ -11,9 +11,10 @@ from worldline.fields import whole
 from worldline.rpc.channel import ChannelPool
 from worldline.sdk.block import Block
 from worldline.sdk.calls import Caller
+from worldline.sdk.move_record import Failure, MoveRecord
 from worldline.sdk.playback import Playback
 from worldline.sdk.player import Actions, Player
-from worldline.sdk.records import Failure, MoveRecord, SessionInfo, session_from_proto
+from worldline.sdk.records import SessionInfo, session_from_proto
 from worldline.sdk.route import Route
 from worldline.sdk.verbs import OnProgress, Verbs
 from worldline.state.manifest import Manifest

@@ -18,7 +18,7 @@ from worldline.errors import (
 )
 from worldline.rpc.channel import mapped_errors
 from worldline.sdk.calls import Caller
-from worldline.sdk.records import (
+from worldline.sdk.move_record import (
     Failure,
     MoveRecord,
     Progress,

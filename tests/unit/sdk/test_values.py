@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from worldline.errors import IntegrityError, InvalidInput, TransferFailed
 from worldline.sdk import Action, Failure, MovePhase, Rejected
 from worldline.sdk.block import block_from_proto
-from worldline.sdk.records import move_from_proto, session_from_proto, trace_from_proto
+from worldline.sdk.move_record import move_from_proto
+from worldline.sdk.records import session_from_proto, trace_from_proto
 from worldline.v1 import engine_pb2, move_pb2, placement_pb2
 
 

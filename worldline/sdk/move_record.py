@@ -1,0 +1,209 @@
+"""Move record: what a client learns of a move; parsed once, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import worldline.errors as tree
+from worldline.errors import InvariantBroken, WorldlineError
+from worldline.fields import enum_member
+from worldline.sdk.rejected import Rejected
+from worldline.v1 import move_pb2, placement_pb2
+from worldline.verdict import Verdict, verdict_from_proto
+
+
+class MovePhase(IntEnum):
+    """Phases of a move, in order; numbers as in move.proto."""
+
+    REQUESTED = 1
+    ADMITTED = 2
+    RESERVED = 3
+    FROZEN = 4
+    STAGED = 5
+    VERIFIED = 6
+    ATTACHED = 7
+    COMMITTED = 8
+    DONE = 9
+    ROLLING_BACK = 10
+    ABORTED = 11
+    REJECTED = 12
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing happens to the move any more."""
+        return self in (MovePhase.DONE, MovePhase.ABORTED, MovePhase.REJECTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A step of a move: its phase, and bytes while they are pushed (0 of 0 otherwise)."""
+
+    phase: MovePhase
+    sent_bytes: int = 0
+    total_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Where a move stopped and why; `leaf` and `granule` where bytes differed."""
+
+    reason: str
+    message: str
+    leaf: str = ""
+    granule: int | None = None
+    field: str = ""
+
+    def to_error(self) -> WorldlineError:
+        """As an exception: IntegrityError where bytes differed."""
+        different = bool(self.leaf) or self.granule is not None
+        cls = tree.IntegrityError if different else tree.TransferFailed
+        return cls(
+            self.message,
+            reason=self.reason,
+            leaf=self.leaf or None,
+            granule=self.granule,
+            field=self.field or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PushStats:
+    """What the wire did; `verified` tells whether digests were computed on the way."""
+
+    wire_bytes: int
+    chunks: int
+    chunk_bytes: int
+    window_chunks: int
+    wire_ms: float
+    verify_tail_ms: float
+    verified: bool
+    lanes: tuple[str, ...]
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """Bytes over time on the wire, the wait for the last digest included; 0 if unmeasured."""
+        total_ms = self.wire_ms + self.verify_tail_ms
+        return self.wire_bytes / total_ms * 1e3 if total_ms > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRecord:
+    """The durable record of a move, as placement keeps it."""
+
+    move_id: str
+    session_id: str
+    source_engine_id: str
+    target_engine_id: str
+    source_epoch: int
+    phase: MovePhase
+    verdict: Verdict | None
+    failure: Failure | None
+    timings_ms: Mapping[str, float] = field(hash=False)
+    push_stats: PushStats | None
+    frozen_ms: float
+    source_digest: int
+    target_digest: int
+    trace_id: str
+    age_ms: int
+
+    @property
+    def committed(self) -> bool:
+        """The world changed hands."""
+        return self.phase in (MovePhase.COMMITTED, MovePhase.DONE)
+
+    @property
+    def outcome(self) -> str:
+        """committed, aborted, rejected, or running."""
+        if self.committed:
+            return "committed"
+        return {MovePhase.ABORTED: "aborted", MovePhase.REJECTED: "rejected"}.get(
+            self.phase, "running"
+        )
+
+    @property
+    def reason(self) -> str:
+        """Why it did not commit; empty where it did or still runs."""
+        if self.committed:
+            return ""
+        if self.phase is MovePhase.REJECTED and self.verdict is not None:
+            return self.verdict.label
+        return self.failure.reason if self.failure is not None else ""
+
+    def raise_unless_committed(self) -> None:
+        """For callers to whom anything but a committed move is an error.
+
+        Raises:
+            Rejected: the verdict was a reject.
+            WorldlineError: the move was rolled back; IntegrityError where bytes differed.
+        """
+        if self.committed:
+            return
+        if self.phase is MovePhase.REJECTED and self.verdict is not None:
+            raise Rejected(self.verdict)
+        if self.failure is not None:
+            raise self.failure.to_error()
+        raise InvariantBroken(f"move {self.move_id} ended in {self.phase.name} without a reason")
+
+
+def progress_from_proto(message: placement_pb2.MoveProgress) -> Progress:
+    """Parse once, at the edge.
+
+    Raises:
+        InvalidInput: a phase that is unknown here.
+    """
+    phase = enum_member(MovePhase, message.phase, "progress.phase")
+    return Progress(phase, message.sent_bytes, message.total_bytes)
+
+
+def failure_from_proto(message: move_pb2.Failure) -> Failure:
+    """Parse once, at the edge."""
+    return Failure(
+        reason=message.reason,
+        message=message.message,
+        leaf=message.leaf,
+        granule=message.granule if message.HasField("granule") else None,
+        field=message.field,
+    )
+
+
+def push_stats_from_proto(message: move_pb2.PushStats) -> PushStats:
+    """Parse once, at the edge."""
+    return PushStats(
+        wire_bytes=message.wire_bytes,
+        chunks=message.chunks,
+        chunk_bytes=message.chunk_bytes,
+        window_chunks=message.window_chunks,
+        wire_ms=message.wire_ms,
+        verify_tail_ms=message.verify_tail_ms,
+        verified=message.verification == move_pb2.VERIFICATION_PIPELINED,
+        lanes=tuple(message.lanes),
+    )
+
+
+def move_from_proto(message: move_pb2.MoveRecord) -> MoveRecord:
+    """Parse once, at the edge.
+
+    Raises:
+        InvalidInput: a phase or reject reason that is unknown here.
+    """
+    return MoveRecord(
+        move_id=message.move_id,
+        session_id=message.session_id,
+        source_engine_id=message.source_engine_id,
+        target_engine_id=message.target_engine_id,
+        source_epoch=message.source_epoch,
+        phase=enum_member(MovePhase, message.phase, "move.phase"),
+        verdict=verdict_from_proto(message.verdict) if message.HasField("verdict") else None,
+        failure=failure_from_proto(message.failure) if message.HasField("failure") else None,
+        timings_ms={timing.name: timing.duration_ms for timing in message.timings},
+        push_stats=(
+            push_stats_from_proto(message.push_stats) if message.HasField("push_stats") else None
+        ),
+        frozen_ms=message.frozen_ms,
+        source_digest=message.source_digest,
+        target_digest=message.target_digest,
+        trace_id=message.trace_id,
+        age_ms=message.age_ms,
+    )
