@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,6 +18,13 @@ from PIL import Image
 
 WORLDLINE = str(Path(sys.executable).with_name("worldline"))
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - listed, never written
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """Sockets are made below it, and the kernel bounds their paths to about 100 bytes."""
+    with tempfile.TemporaryDirectory(prefix="wl-") as path:
+        yield Path(path)
 
 
 def run(*arguments: str, timeout_s: float = 110) -> subprocess.CompletedProcess[str]:
@@ -36,14 +45,15 @@ def test_the_demo_holds(tmp_path: Path) -> None:
         assert names <= set(move["timings_ms"])
     assert all(check["held"] for check in report["checks"])
     with Image.open(tmp_path / "strip.png") as strip:
-        assert strip.width > strip.height
+        assert min(strip.size) >= 256
+        assert len(strip.convert("L").getcolors()) > 50, "a strip of one colour shows nothing"
 
 
 @pytest.mark.timeout(240)
-def test_up_and_interrupt_ten_times_leaves_nothing(tmp_path: Path) -> None:
+def test_up_and_interrupt_ten_times_leaves_nothing(short_dir: Path) -> None:
     segments = set(SHARED_MEMORY.iterdir())
     for turn in range(10):
-        directory = tmp_path / f"cluster-{turn}"
+        directory = short_dir / f"cluster-{turn}"
         up = subprocess.Popen(
             [WORLDLINE, "up", "--nodes", "2", "--dir", str(directory)],
             stdout=subprocess.PIPE,
@@ -55,9 +65,9 @@ def test_up_and_interrupt_ten_times_leaves_nothing(tmp_path: Path) -> None:
             seen = ""
             for line in up.stdout:
                 seen += line
-                if "Ctrl-C" in line:
+                if "serving" in line:
                     break
-            assert up.poll() is None, seen
+            assert "serving" in seen, seen
             children = psutil.Process(up.pid).children(recursive=True)
             ports = {
                 each.laddr.port
@@ -68,10 +78,11 @@ def test_up_and_interrupt_ten_times_leaves_nothing(tmp_path: Path) -> None:
             assert len(children) == 6
             assert len(ports) >= 6
             up.send_signal(signal.SIGINT)
-            assert up.wait(timeout=30) == 0, up.stdout.read()
+            rest, _ = up.communicate(timeout=30)
+            assert up.returncode == 0, rest
         finally:
             up.kill()
-            up.wait(timeout=10)
+            up.communicate(timeout=10)
         assert [child for child in children if child.is_running()] == []
         assert not directory.exists()
         assert set(SHARED_MEMORY.iterdir()) == segments
@@ -91,13 +102,14 @@ def test_the_whole_mg2_state_moves(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(report_path.read_text())
-    assert report["state_bytes"] >= 1_670_124_960
-    assert report["verified_bytes_per_s"] > 0
-    assert report["unverified_bytes_per_s"] > 0
-    assert report["chunk_bytes"] > 0
+    assert report["bytes"] >= 1_670_124_960
+    assert report["verified_gb_per_s"] > 0
+    assert report["unverified_gb_per_s"] > 0
+    assert report["chunk_bytes"] * report["chunks"] >= report["bytes"]
     assert report["window_chunks"] > 0
     assert report["lanes"]
-    assert {"push", "verify", "commit"} <= set(report["timings_ms"])
+    names = {"admit", "reserve", "freeze", "push", "verify", "attach", "commit", "thaw"}
+    assert names <= set(report["phases_s"])
 
 
 def test_a_taken_port_is_named_within_five_seconds(tmp_path: Path) -> None:
@@ -140,7 +152,7 @@ def test_a_taken_port_is_named_within_five_seconds(tmp_path: Path) -> None:
             assert "Traceback" not in done.stderr
     finally:
         first.kill()
-        first.wait(timeout=10)
+        first.communicate(timeout=10)
 
 
 SETTINGS = {

@@ -18,7 +18,7 @@ from worldline.cli.rundir import default_run_dir
 
 
 def up(
-    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 2,
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes.")] = 2,
     directory: DirOption = None,
     slots: Annotated[int, typer.Option(help="Slots per node.")] = 4,
     slot_mb: Annotated[float, typer.Option(help="Size of each slot, MiB.")] = 64.0,
