@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from pydantic_settings import CliApp
-
 from services.admission.keys import load_signer
 from services.admission.pacing import ClientPacer
 from services.admission.runtime import AdmissionRuntime
 from services.admission.servicer import SERVICE_NAME, AdmissionServicer
 from services.admission.settings import AdmissionSettings
-from worldline.rpc.host import announce_ready, run_service
+from worldline.rpc.host import announce_ready, load_settings, run_service
 from worldline.rpc.server import GrpcServer
 from worldline.telemetry import start
 from worldline.v1 import admission_pb2_grpc
@@ -61,7 +59,7 @@ async def serve(settings: AdmissionSettings, stop: asyncio.Event) -> None:
 
 def main() -> None:
     """Entry point: settings from the environment and the command line."""
-    run_service(CliApp.run(AdmissionSettings), serve)
+    run_service(load_settings(AdmissionSettings), serve)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic_settings import CliApp
-
 from services.engine.runtime import serve
 from services.engine.settings import EngineSettings
-from worldline.rpc.host import run_service
+from worldline.rpc.host import load_settings, run_service
 
 
 def main() -> None:
     """Run the engine service until SIGTERM or SIGINT."""
-    run_service(CliApp.run(EngineSettings), serve)
+    run_service(load_settings(EngineSettings), serve)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from pydantic_settings import CliApp
-
 from services.mover.membership import Membership
 from services.mover.runtime import MoverRuntime
 from services.mover.servicer import MoverServicer
@@ -15,7 +13,7 @@ from services.mover.settings import MoverSettings
 from services.mover.transport.base import Transport
 from worldline import telemetry
 from worldline.errors import Unavailable
-from worldline.rpc.host import announce_ready, run_service
+from worldline.rpc.host import announce_ready, load_settings, run_service
 from worldline.rpc.server import GrpcServer
 from worldline.v1 import mover_pb2_grpc
 
@@ -89,7 +87,7 @@ def check_surroundings(settings: MoverSettings) -> None:
 
 def main(transport_factory: TransportFactory = ucx_transport) -> None:
     """Entry point of `worldline-mover`."""
-    settings = CliApp.run(MoverSettings)
+    settings = load_settings(MoverSettings)
 
     async def run(given: MoverSettings, stop: asyncio.Event) -> None:
         await serve(given, stop, transport_factory)

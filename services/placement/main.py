@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 
-from pydantic_settings import CliApp
-
 from services.placement.directory import Directory
 from services.placement.fleet import Fleet
 from services.placement.leases import Leases
@@ -22,7 +20,7 @@ from services.placement.steps import Steps
 from services.placement.traces import TraceServicer, TraceStore
 from services.placement.verbs import Verbs
 from worldline.errors import InvalidInput
-from worldline.rpc.host import announce_ready, run_service
+from worldline.rpc.host import announce_ready, load_settings, run_service
 from worldline.rpc.server import GrpcServer
 from worldline.telemetry import start
 from worldline.v1 import placement_pb2_grpc
@@ -124,4 +122,4 @@ def _open_traces(path: str) -> TraceStore:
 
 def main() -> None:
     """Entry point."""
-    run_service(CliApp.run(PlacementSettings), serve)
+    run_service(load_settings(PlacementSettings), serve)

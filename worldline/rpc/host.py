@@ -12,8 +12,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from worldline.errors import WorldlineError
 
@@ -40,6 +40,25 @@ class ServiceSettings(BaseSettings):
 
 
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
+
+
+def load_settings(settings_class: type[SettingsT]) -> SettingsT:
+    """Settings from the command line, else the environment, else the defaults.
+
+    Exits with status 2 and one line per bad value on stderr: the variable, what it was, what it
+    must be. `--help` describes every setting.
+    """
+    try:
+        return CliApp.run(settings_class)
+    except ValidationError as error:
+        prefix = str(settings_class.model_config.get("env_prefix", ""))
+        for each in error.errors():
+            name = str(each["loc"][0]) if each["loc"] else "settings"
+            sys.stderr.write(
+                f"worldline: INVALID_INPUT ({name}): {each['msg']}, got {each['input']!r}; "
+                f"set --{name.replace('_', '-')} or {prefix}{name.upper()}\n"
+            )
+        raise SystemExit(2) from None
 
 
 def announce_ready(settings: ServiceSettings, address: str) -> None:
