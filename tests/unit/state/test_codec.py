@@ -31,6 +31,7 @@ from worldline.state.codec import (
 from worldline.state.digest import digest_slot
 from worldline.state.layout import Layout
 from worldline.state.manifest import Fingerprint, Manifest
+from worldline.state.node_codec import node_from_proto
 from worldline.state.tree import pack, plan
 from worldline.state.validation import DEPTH_MAX
 from worldline.v1 import manifest_pb2, mover_pb2
@@ -315,6 +316,16 @@ def test_the_deepest_tree_fits_the_deepest_message(wrap: Callable[[object], obje
     wire = mover_pb2.LandRequest(offer=offer).SerializeToString()
     parsed = mover_pb2.LandRequest.FromString(wire)
     assert manifest_from_proto(parsed.offer.manifest) == manifest
+
+
+def test_parsing_stops_at_the_depth_bound() -> None:
+    message = manifest_pb2.TreeNode(tensor=0)
+    for _ in range(DEPTH_MAX + 1):
+        message = manifest_pb2.TreeNode(list=manifest_pb2.Sequence(items=[message]))
+    with pytest.raises(InvalidInput) as caught:
+        node_from_proto(message)
+    assert caught.value.leaf == "[0]" * DEPTH_MAX
+    node_from_proto(message.list.items[0])
 
 
 def test_only_a_few_topologies_are_remembered() -> None:

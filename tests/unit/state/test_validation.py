@@ -170,6 +170,7 @@ def test_a_broken_leaf_is_refused_and_named(named: str, change: Callable[[Layout
         ({"shape": (0, 2**62), "size_bytes": 0}, "shape"),
         ({"stride": (2, -1)}, "stride"),
         ({"stride": (2,)}, "stride"),
+        ({"shape": (1,) * 65, "stride": (1,) * 65, "size_bytes": 4}, "stride"),
     ],
 )
 def test_a_leaf_must_hold_on_its_own(changes: dict[str, Any], field: str) -> None:
@@ -180,6 +181,17 @@ def test_a_leaf_must_hold_on_its_own(changes: dict[str, Any], field: str) -> Non
         Layout.build(tensors=(leaf("x", **changes),), scalars=(), root=root)
     assert caught.value.leaf == "x"
     assert str(caught.value.field).endswith(f".{field}")
+
+
+def test_equal_regions_are_not_interchangeable() -> None:
+    """One layout per tree: two empty leaves may not swap their (equal) regions."""
+    empty = {"shape": (0,), "stride": (1,), "size_bytes": 0}
+    root = DictNode((("a", TensorNode(0)), ("b", TensorNode(1))))
+    layout = Layout.build(tensors=(leaf("a", **empty), leaf("b", **empty)), scalars=(), root=root)
+    swapped = tuple(replace(item, region=1 - item.region) for item in layout.tensors)
+    with pytest.raises(InvalidInput) as caught:
+        replace(layout, tensors=swapped, topology_hash=b"")
+    assert caught.value.leaf == "a"
 
 
 def test_errors_say_which_rule_was_broken() -> None:
