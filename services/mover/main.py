@@ -38,9 +38,8 @@ async def serve(
         Unavailable: it cannot work here; `field` names the setting or variable at fault.
     """
     server = GrpcServer(reflection_enabled=settings.reflection)
-    address = settings.advertise or server.bind(settings.listen)
-    if settings.advertise:
-        server.bind(settings.listen)
+    bound = server.bind(settings.listen)
+    address = settings.advertise or bound
     check_surroundings(settings)
     tracing = telemetry.start(
         "mover",

@@ -7,6 +7,7 @@ needed, but before a transfer: a first touch on the wire costs more than the wir
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -75,9 +76,14 @@ class SlotMemory:
                 self._map[offset] = self._map[offset]
 
     def close(self) -> None:
-        """Unmap. Processes that mapped the descriptor keep their pages."""
+        """Unmap. Processes that mapped the descriptor keep their pages.
+
+        Where a view is still alive, in the frames of an exception for instance, the mapping goes
+        with the last of them instead of now.
+        """
         self.view.release()
-        self._map.close()
+        with contextlib.suppress(BufferError):
+            self._map.close()
         os.close(self.descriptor)
 
 

@@ -95,9 +95,7 @@ class MoverRuntime:
         await self.transport.stop()
         self.pool.shutdown(wait=True)
         for memory in self._memories:
-            # A view still exported keeps its mapping until the process ends.
-            with contextlib.suppress(BufferError):
-                memory.close()
+            memory.close()
 
     # --- slots -------------------------------------------------------------------------------
 
