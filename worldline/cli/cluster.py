@@ -160,17 +160,19 @@ class LocalCluster:
 
     async def _start_control_plane(self) -> None:
         # Admission sends its spans to placement and placement asks admission: one of the two
-        # addresses must be known before its owner runs. Between choosing the port and binding it
-        # somebody else may take it; then another is tried.
-        for attempt in range(1, _PORT_ATTEMPTS + 1):
-            addresses = Addresses(placement=f"127.0.0.1:{_free_port()}")
+        # addresses must be known before its owner runs. Between choosing a free port and binding
+        # it somebody else may take it; then another is tried. A port that was asked for is not
+        # exchanged for another.
+        attempts = 1 if self.options.port else _PORT_ATTEMPTS
+        for attempt in range(1, attempts + 1):
+            addresses = Addresses(placement=f"127.0.0.1:{self.options.port or _free_port()}")
             admission = await self.start_service(self.options.admission_spec(addresses))
             addresses = replace(addresses, admission=admission.address)
             spec = self.options.placement_spec(addresses, self._dir().work_path)
             try:
                 await self.start_service(spec)
             except WorldlineError as error:
-                if "LISTEN_FAILED" not in error.message or attempt == _PORT_ATTEMPTS:
+                if "LISTEN_FAILED" not in error.message or attempt == attempts:
                     raise
                 await admission.stop(ABORT_S)
             else:

@@ -40,7 +40,8 @@ class ClusterOptions:
     """What a cluster is made of.
 
     `slot_bytes` is the size of each of the `slots` slots of a node; `threads` the compute threads
-    of each engine; `node_options` is by node id (`node-1` and so on).
+    of each engine; `port` is placement's on the loopback interface, 0 for a free one;
+    `node_options` is by node id (`node-1` and so on).
 
     Raises:
         InvalidInput: a number out of range, with its field.
@@ -50,6 +51,7 @@ class ClusterOptions:
     slots: int = 4
     slot_bytes: int = 64 << 20
     threads: int = 1
+    port: int = 0
     log_format: str = "console"
     log_level: str = "info"
     start_timeout_s: float = 120.0
@@ -65,6 +67,7 @@ class ClusterOptions:
         whole(self.slots, "slots", at_least=1, at_most=1_024)
         whole(self.slot_bytes, "slot_bytes", at_least=1 << 20)
         whole(self.threads, "threads", at_least=1, at_most=1_024)
+        whole(self.port, "port", at_most=65_535)
         positive(self.start_timeout_s, "start_timeout_s")
 
     def admission_spec(self, addresses: Addresses) -> ServiceSpec:

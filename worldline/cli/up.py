@@ -23,6 +23,9 @@ def up(
     slots: Annotated[int, typer.Option(help="Slots per node.")] = 4,
     slot_mb: Annotated[float, typer.Option(help="Size of each slot, MiB.")] = 64.0,
     threads: Annotated[int, typer.Option(help="Compute threads of each engine.")] = 1,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Placement's port on loopback; 0: a free one.")
+    ] = 7400,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     as_json: JsonOption = False,
 ) -> None:
@@ -34,6 +37,7 @@ def up(
             slots=slots,
             slot_bytes=int(slot_mb * (1 << 20)),
             threads=threads,
+            port=port,
             log_level=log_level,
         )
         run_dir = (directory or default_run_dir()).absolute()
