@@ -1,0 +1,23 @@
+"""The documentation names tests, files and decisions that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+NAMED_TESTS = re.findall(r"`(tests/\S+?\.py)::(\w+)`", (ROOT / "docs/faults.md").read_text())
+
+
+@pytest.mark.parametrize(("path", "name"), NAMED_TESTS)
+def test_a_named_test_exists(path: str, name: str) -> None:
+    assert re.search(rf"def {name}\(", (ROOT / path).read_text()), f"{path} has no {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
