@@ -176,7 +176,7 @@ class Push:
             for start in range(0, extent_bytes, _SCRATCH_STEP_BYTES):
                 end = min(start + _SCRATCH_STEP_BYTES, extent_bytes)
                 masked = block ^ numpy.uint64(secrets.randbits(64))
-                scratch.view[start:end] = memoryview(masked).cast("B")[: end - start]
+                scratch.view[start:end] = masked.tobytes()[: end - start]
 
         try:
             await asyncio.get_running_loop().run_in_executor(self._runtime.pool, fill)

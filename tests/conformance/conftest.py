@@ -12,7 +12,13 @@ from services.mover.transport.base import Transport
 from services.mover.transport.memory import MemoryTransport
 from services.mover.transport.ucx import UcxTransport
 
-FACTORIES: dict[str, Callable[[], Transport]] = {"memory": MemoryTransport, "ucx": UcxTransport}
+#: UCX twice: over the lane it picks on one host, and over the one it picks between hosts without
+#: RDMA.
+FACTORIES: dict[str, Callable[[], Transport]] = {
+    "memory": MemoryTransport,
+    "ucx": UcxTransport,
+    "ucx-tcp": lambda: UcxTransport({"TLS": "tcp"}),
+}
 
 
 @pytest.fixture(params=sorted(FACTORIES))

@@ -189,9 +189,10 @@ async def test_close_right_after_the_last_send_loses_nothing(peers: Peers, size:
     """Fault 15."""
     sender, receiver = await joined(peers)
     data = noise(size)
-    landed = [bytearray(size) for _ in range(10)]
+    count = 300 if size < MEBIBYTE else 10
+    landed = [bytearray(size) for _ in range(count)]
     receives = [receiver.receive(memoryview(part), TAG + i) for i, part in enumerate(landed)]
-    for index in range(10):
+    for index in range(count):
         sender.send(memoryview(data), TAG + index)
     await asyncio.wait_for(sender.close(), 10)
     await settled(*receives)

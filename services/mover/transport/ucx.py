@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import structlog
@@ -70,7 +70,9 @@ class UcxTransport(Transport):
 
     name = "ucx"
 
-    def __init__(self) -> None:
+    def __init__(self, options: Mapping[str, str] | None = None) -> None:
+        """`options` are UCX's, without their prefix; they win over `DEFAULTS`."""
+        self._options = {**DEFAULTS, **(options or {})}
         self.context: Any = None
         self.worker: Any = None
         self._ucp: Any = None
@@ -96,7 +98,7 @@ class UcxTransport(Transport):
             self.context = ucx_api.UCXContext(
                 {
                     name: value
-                    for name, value in DEFAULTS.items()
+                    for name, value in self._options.items()
                     if f"UCX_{name}" not in os.environ
                 },
                 (ucx_api.Feature.TAG, ucx_api.Feature.WAKEUP),
