@@ -24,7 +24,7 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     # Two processes on one port would share its connections silently: refuse instead.
     ("grpc.so_reuseport", 0),
     # Clients ping every 5 s (worldline.rpc.channel); the default would call that abuse.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 4_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 4_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
 
