@@ -126,8 +126,8 @@ def initialise(state: StateTree, seed: int) -> None:
         leaf.zero_()
     generator = seed_noise(state["noise"]["generator"], seed)
     first_frame = state["first_frame"]
-    first_frame.copy_(torch.randn(first_frame.shape, generator=generator))
+    texture = torch.randn(first_frame.shape, generator=generator)
     # The first frame is not noise: neighbours are alike, and the whole has a colour of its own.
-    first_frame.mul_(0.5).add_(torch.randn(first_frame.shape[1], generator=generator))
+    first_frame.copy_(0.5 * texture + torch.randn(first_frame.shape[1], generator=generator))
     state["noise"]["generator"].copy_(generator.get_state())
     state["block_index"] = 0
