@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import numpy
 import structlog
 
@@ -35,7 +34,8 @@ from worldline.errors import (
     Unavailable,
     WorldlineError,
 )
-from worldline.rpc.channel import PROTOCOL_VERSION, mapped_errors
+from worldline.rpc.channel import PROTOCOL_VERSION
+from worldline.rpc.duplex import Duplex
 from worldline.state.codec import digests_to_proto, manifest_to_proto
 from worldline.state.digest import GRANULE_BYTES, Digester
 from worldline.state.manifest import Digests
@@ -73,7 +73,7 @@ class Push:
         self._memory: _Memory | None = None
         self._endpoint: Endpoint | None = None
         self._transfer: Transfer | None = None
-        self._call: Any = None
+        self._land: Duplex | None = None
         self._reported_at = 0.0
 
     async def run(self, emit: Emit) -> None:
@@ -106,7 +106,7 @@ class Push:
         grant_s = admitted.grant_by - self._runtime.now()
         try:
             async with asyncio.timeout(max(0.0, grant_s)):
-                grant = await self._offer()
+                land, grant = await self._offer()
         except TimeoutError:
             raise TicketRefused(
                 "the ticket ran out before the target granted the wire",
@@ -116,7 +116,7 @@ class Push:
         lease_s = grant.lease_ms / 1e3
         try:
             async with asyncio.timeout(lease_s):
-                return await self._send(grant, emit)
+                return await self._send(land, grant, emit)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"the transfer took longer than its lease of {grant.lease_ms} ms",
@@ -187,10 +187,10 @@ class Push:
 
     # --- the wire ----------------------------------------------------------------------------
 
-    async def _offer(self) -> Grant:
+    async def _offer(self) -> tuple[Duplex, Grant]:
         order = self._order
         channel = self._runtime.channels.get(order.target_mover_address)
-        self._call = mover_pb2_grpc.MoverServiceStub(channel).Land()
+        self._land = land = Duplex(mover_pb2_grpc.MoverServiceStub(channel).Land())
         offer = Offer(
             ticket=order.ticket,
             reservation_id=order.reservation_id,
@@ -200,18 +200,17 @@ class Push:
             window_chunks=order.window_chunks,
             worker_address=self._runtime.transport.address,
         )
-        async with mapped_errors():
-            await _write(self._call, mover_pb2.LandRequest(offer=offer_to_proto(offer)))
-            response = await self._read()
+        await land.write(mover_pb2.LandRequest(offer=offer_to_proto(offer)))
+        response = await _read(land)
         if response.WhichOneof("event") != "grant":
             raise InvalidInput("the target's first answer must be a grant", field="event")
-        return grant_from_proto(response.grant, offer)
+        return land, grant_from_proto(response.grant, offer)
 
-    async def _send(self, grant: Grant, emit: Emit) -> mover_pb2.PushOutcome:
+    async def _send(self, land: Duplex, grant: Grant, emit: Emit) -> mover_pb2.PushOutcome:
         granted_at = self._runtime.now()
         transfer = await self._transfer_under(grant)
-        moving = asyncio.ensure_future(self._move(transfer, emit))
-        answering = asyncio.ensure_future(self._receipt())
+        moving = asyncio.ensure_future(self._move(land, transfer, emit))
+        answering = asyncio.ensure_future(_receipt(land))
         try:
             await asyncio.wait({moving, answering}, return_when=asyncio.FIRST_EXCEPTION)
             if moving.done() and moving.exception() is not None and not answering.done():
@@ -244,32 +243,15 @@ class Push:
         )
         return self._transfer
 
-    async def _move(self, transfer: Transfer, emit: Emit) -> Digests | None:
+    async def _move(self, land: Duplex, transfer: Transfer, emit: Emit) -> Digests | None:
         digests = await transfer.run(lambda moved: self._report(moved, emit))
         sealed = mover_pb2.LandSealed(
             digests=None if digests is None else digests_to_proto(digests),
             sent_bytes=transfer.moved_bytes,
         )
-        async with mapped_errors():
-            await _write(self._call, mover_pb2.LandRequest(sealed=sealed))
-            await self._call.done_writing()
+        await land.write(mover_pb2.LandRequest(sealed=sealed))
+        await land.done_writing()
         return digests
-
-    async def _receipt(self) -> mover_pb2.LandReceipt:
-        while True:
-            async with mapped_errors():
-                response = await self._read()
-            if response.WhichOneof("event") == "receipt":
-                return response.receipt
-
-    async def _read(self) -> mover_pb2.LandResponse:
-        response = await self._call.read()
-        if response is grpc.aio.EOF:
-            # A stream that ended in an error raises here.
-            await self._call
-            raise TransferFailed("the target ended the stream early", reason="TARGET_GONE")
-        landed: mover_pb2.LandResponse = response
-        return landed
 
     def _outcome(
         self,
@@ -316,11 +298,11 @@ class Push:
     # --- afterwards --------------------------------------------------------------------------
 
     def _retire(self, *, well: bool) -> None:
-        if self._call is not None and not well:
-            self._call.cancel()
         self._runtime.cleaners.start(self._quiet(well), "quiet-push")
 
     async def _quiet(self, well: bool) -> None:
+        if self._land is not None and not well:
+            await self._land.close()
         if self._endpoint is not None and well:
             await self._runtime.transport.park(self._endpoint)
         elif self._transfer is not None:
@@ -349,13 +331,18 @@ def offer_to_proto(offer: Offer) -> mover_pb2.LandOffer:
     )
 
 
-async def _write(call: Any, message: mover_pb2.LandRequest) -> None:
-    """Write, or raise what the peer ended the stream with; gRPC says only "finished"."""
-    try:
-        await call.write(message)
-    except asyncio.InvalidStateError:
-        await call
-        raise
+async def _receipt(land: Duplex) -> mover_pb2.LandReceipt:
+    while True:
+        response = await _read(land)
+        if response.WhichOneof("event") == "receipt":
+            return response.receipt
+
+
+async def _read(land: Duplex) -> mover_pb2.LandResponse:
+    response: mover_pb2.LandResponse | None = await land.read()
+    if response is None:
+        raise TransferFailed("the target ended the stream early", reason="TARGET_GONE")
+    return response
 
 
 def _raise_first(answering: asyncio.Future[Any], moving: asyncio.Future[Any]) -> None:
@@ -365,6 +352,8 @@ def _raise_first(answering: asyncio.Future[Any], moving: asyncio.Future[Any]) ->
     if isinstance(theirs, WorldlineError) and not (own and isinstance(theirs, Unavailable)):
         raise _peer_gone(theirs)
     for error in (own, theirs):
+        if isinstance(error, WorldlineError):
+            raise _peer_gone(error)
         if error is not None:
             raise error
 

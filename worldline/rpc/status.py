@@ -50,16 +50,26 @@ def to_status(error: WorldlineError) -> grpc.Status:
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> WorldlineError:
     """The error that a peer raised, or what the transport's own status means here."""
+    return _raised_by_peer(error) or _from_transport(error)
+
+
+def is_ours(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a service of ours raised it, and not gRPC itself."""
+    return _raised_by_peer(error) is not None
+
+
+def _raised_by_peer(error: grpc.aio.AioRpcError) -> WorldlineError | None:
     try:
         status = rpc_status.from_call(error)
     except ValueError:  # details that do not belong to the status: not one of ours
-        status = None
-    if status is not None:
-        for detail in status.details:
-            info = error_details_pb2.ErrorInfo()
-            if detail.Unpack(info) and info.domain == DOMAIN:
-                return _rebuild(info, status)
-    return _from_transport(error)
+        return None
+    if status is None:
+        return None
+    for detail in status.details:
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.domain == DOMAIN:
+            return _rebuild(info, status)
+    return None
 
 
 def _rebuild(info: error_details_pb2.ErrorInfo, status: status_pb2.Status) -> WorldlineError:

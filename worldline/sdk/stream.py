@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
 
 import grpc
 
 from worldline.errors import DeadlineExceeded, InvalidInput, Unavailable, WorldlineError
-from worldline.rpc.channel import mapped_errors
+from worldline.rpc.duplex import Duplex
 from worldline.sdk.actions import Action
 from worldline.sdk.block import Block, block_from_proto
 from worldline.v1 import engine_pb2, engine_pb2_grpc
-
-#: gRPC's own status, without details of ours, for a write that meets the end of its stream. The
-#: engine's last messages may be lost with it: joining again brings them back.
-_WRITE_RACE = "INTERNAL"
 
 #: What an engine sends, parsed.
 Event = engine_pb2.Joined | engine_pb2.Moved | Block
@@ -32,7 +27,7 @@ class PlayStream:
         metadata: tuple[tuple[str, str], ...],
     ) -> None:
         stub = engine_pb2_grpc.EngineServiceStub(channel)
-        self._call: Any = stub.Play(metadata=metadata)
+        self._duplex = Duplex(stub.Play(metadata=metadata))
         self._join = join
         self._pushed_back: Event | None = None
 
@@ -64,43 +59,25 @@ class PlayStream:
         """The next event.
 
         Raises:
-            Unavailable: the stream ended without saying where the world went.
+            Unavailable: the stream ended without saying where the world went. Where it broke
+                while an action was sent, last messages are lost: joining again brings them back.
             WorldlineError: the engine's own.
         """
         if self._pushed_back is not None:
             event, self._pushed_back = self._pushed_back, None
             return event
-        try:
-            async with mapped_errors():
-                message = await self._call.read()
-        except WorldlineError as error:
-            if error.reason != _WRITE_RACE:
-                raise
-            raise Unavailable(
-                "the stream ended while an action was being sent", reason="STREAM_BROKEN"
-            ) from error
-        if message is grpc.aio.EOF:
+        message = await self._duplex.read()
+        if message is None:
             raise Unavailable("the engine ended the stream", reason="STREAM_ENDED")
         return _parse(message)
 
     async def close(self) -> None:
         """End the call; idempotent."""
-        if not self._call.cancel():
-            self._end_half_done_call()
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            await self._call.code()
-
-    def _end_half_done_call(self) -> None:
-        # After a write that met the stream's end gRPC calls the call done and no longer cancels
-        # it, but the call below lives on, with its task, until somebody reads the last messages.
-        # There is no public way to reach it; where this one is gone, only that task stays.
-        inner = getattr(self._call, "_cython_call", None)
-        if inner is not None:
-            inner.cancel("the stream was left")
+        await self._duplex.close()
 
     async def _write(self, request: engine_pb2.PlayRequest) -> None:
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await self._call.write(request)
+        with contextlib.suppress(WorldlineError):
+            await self._duplex.write(request)
 
 
 def _parse(message: engine_pb2.PlayResponse) -> Event:

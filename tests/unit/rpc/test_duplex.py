@@ -1,0 +1,97 @@
+"""A stream's end is known by what the peer said, and leaves no task, whatever met it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from worldline.errors import IntegrityError, Unavailable
+from worldline.rpc.channel import open_channel
+from worldline.rpc.duplex import Duplex
+from worldline.rpc.server import GrpcServer
+from worldline.v1 import mover_pb2, mover_pb2_grpc
+
+OFFER = mover_pb2.LandRequest(offer=mover_pb2.LandOffer())
+
+
+class _Target(mover_pb2_grpc.MoverServiceServicer):
+    """Answers the offer and ends the stream: with an error, or well where it has no ticket."""
+
+    async def Land(  # noqa: N802
+        self, request_iterator: AsyncIterator[mover_pb2.LandRequest], context: Any
+    ) -> AsyncIterator[mover_pb2.LandResponse]:
+        first = await anext(aiter(request_iterator))
+        yield mover_pb2.LandResponse(grant=mover_pb2.LandGrant(tag_base=1))
+        if first.offer.reservation_id:
+            raise IntegrityError("bytes changed", reason="DIGEST_MISMATCH", leaf="kv_cache[3].k")
+
+
+@pytest.fixture
+async def channel() -> AsyncIterator[grpc.aio.Channel]:
+    server = GrpcServer()
+    address = server.bind("127.0.0.1:0")
+    server.add(mover_pb2_grpc.add_MoverServiceServicer_to_server, _Target(), "Mover")
+    await server.start()
+    async with open_channel(address) as opened:
+        yield opened
+    await server.stop(0)
+
+
+def _land(channel: grpc.aio.Channel) -> Duplex:
+    return Duplex(mover_pb2_grpc.MoverServiceStub(channel).Land())
+
+
+def _offer(reservation_id: str) -> mover_pb2.LandRequest:
+    return mover_pb2.LandRequest(offer=mover_pb2.LandOffer(reservation_id=reservation_id))
+
+
+async def test_the_peers_reason_is_read_and_written(channel: grpc.aio.Channel) -> None:
+    stream = _land(channel)
+    await stream.write(_offer("one"))
+    assert await stream.read() is not None
+    for use in (stream.read, lambda: stream.write(OFFER)):
+        with pytest.raises(IntegrityError) as raised:
+            await use()
+        assert raised.value.leaf == "kv_cache[3].k"
+    await stream.close()
+
+
+async def test_a_stream_that_ended_well(channel: grpc.aio.Channel) -> None:
+    stream = _land(channel)
+    await stream.write(_offer(""))
+    assert await stream.read() is not None
+    assert await stream.read() is None
+    with pytest.raises(Unavailable) as raised:
+        await stream.write(OFFER)
+    assert raised.value.reason == "STREAM_ENDED"
+    await stream.close()
+
+
+async def test_writes_that_meet_the_end_leave_no_task(channel: grpc.aio.Channel) -> None:
+    warm = _land(channel)
+    await warm.close()
+    before = asyncio.all_tasks()
+    seen: Counter[str] = Counter()
+    for turns in range(100):
+        stream = _land(channel)
+        await stream.write(_offer("one"))
+        await stream.read()
+        for _ in range(turns % 7):
+            await asyncio.sleep(0)
+        try:
+            await stream.write(OFFER)
+            await stream.read()
+        except (IntegrityError, Unavailable) as error:
+            seen[error.reason] += 1
+        await stream.close()
+        await stream.close()
+    assert set(seen) <= {"DIGEST_MISMATCH", "STREAM_BROKEN"}
+    assert seen["STREAM_BROKEN"], "no write met the end: the race was not run"
+    if left := asyncio.all_tasks() - before:
+        _, stuck = await asyncio.wait(left, timeout=5)
+        assert not stuck
