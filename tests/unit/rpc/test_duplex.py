@@ -92,6 +92,12 @@ async def test_writes_that_meet_the_end_leave_no_task(channel: grpc.aio.Channel)
         await stream.close()
     assert set(seen) <= {"DIGEST_MISMATCH", "STREAM_BROKEN"}
     assert seen["STREAM_BROKEN"], "no write met the end: the race was not run"
-    if left := asyncio.all_tasks() - before:
+    left = {task for task in asyncio.all_tasks() - before if not _awaits_a_call(task)}
+    if left:
         _, stuck = await asyncio.wait(left, timeout=5)
         assert not stuck
+
+
+def _awaits_a_call(task: asyncio.Task[Any]) -> bool:
+    """The server makes a new one of these for every call that comes."""
+    return "_request_registered_call" in repr(task)
