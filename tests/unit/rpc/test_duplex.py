@@ -20,13 +20,14 @@ OFFER = mover_pb2.LandRequest(offer=mover_pb2.LandOffer())
 
 
 class _Target(mover_pb2_grpc.MoverServiceServicer):
-    """Answers the offer and ends the stream: with an error, or well where it has no ticket."""
+    """Answers the offer twice and ends the stream: with an error if a reservation is named."""
 
     async def Land(  # noqa: N802
         self, request_iterator: AsyncIterator[mover_pb2.LandRequest], context: Any
     ) -> AsyncIterator[mover_pb2.LandResponse]:
         first = await anext(aiter(request_iterator))
-        yield mover_pb2.LandResponse(grant=mover_pb2.LandGrant(tag_base=1))
+        for _ in range(2):
+            yield mover_pb2.LandResponse(grant=mover_pb2.LandGrant(tag_base=1))
         if first.offer.reservation_id:
             raise IntegrityError("bytes changed", reason="DIGEST_MISMATCH", leaf="kv_cache[3].k")
 
@@ -54,6 +55,7 @@ async def test_the_peers_reason_is_read_and_written(channel: grpc.aio.Channel) -
     stream = _land(channel)
     await stream.write(_offer("one"))
     assert await stream.read() is not None
+    assert await stream.read() is not None
     for use in (stream.read, lambda: stream.write(OFFER)):
         with pytest.raises(IntegrityError) as raised:
             await use()
@@ -64,6 +66,7 @@ async def test_the_peers_reason_is_read_and_written(channel: grpc.aio.Channel) -
 async def test_a_stream_that_ended_well(channel: grpc.aio.Channel) -> None:
     stream = _land(channel)
     await stream.write(_offer(""))
+    assert await stream.read() is not None
     assert await stream.read() is not None
     assert await stream.read() is None
     with pytest.raises(Unavailable) as raised:
@@ -84,8 +87,7 @@ async def test_writes_that_meet_the_end_leave_no_task(channel: grpc.aio.Channel)
         for _ in range(turns % 7):
             await asyncio.sleep(0)
         try:
-            await stream.write(OFFER)
-            await stream.read()
+            await stream.write(OFFER)  # and the second answer is never read
         except (IntegrityError, Unavailable) as error:
             seen[error.reason] += 1
         await stream.close()
