@@ -14,7 +14,6 @@ import os
 from pathlib import Path
 
 from services.mover.main import main as mover_main
-
 from services.mover.transport.base import Endpoint, Request
 from services.mover.transport.ucx import UcxTransport
 from worldline.errors import TransferFailed
