@@ -28,6 +28,7 @@ from worldline.verdict import RejectReason, Verdict, verdict_from_proto
 _log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 3
+_CLOSABLE = (SessionState.LIVE, SessionState.LOST)
 
 Opened = SessionRecord | Verdict
 
@@ -77,18 +78,24 @@ class Sessions:
         """
         self._runtime.refuse_when_stopping()
         key = wish.idempotency_key
-        if key:
-            running = self._opening.get(key)
-            if running is not None:
-                return await asyncio.shield(running)
-            earlier = await self._runtime.directory.do(session_table.session_by_key, key)
+        task = self._opening.get(key)
+        if task is None:
+            task = self._runtime.owner.start(self._open_once(wish), "open session")
+            if key:
+                # Before anything is awaited: two callers that come at once open one session.
+                self._opening[key] = task
+                task.add_done_callback(lambda _: self._opening.pop(key, None))
+        opened = await asyncio.shield(task)
+        return opened if isinstance(opened, Verdict) else _same_request(opened, wish)
+
+    async def _open_once(self, wish: OpenWish) -> Opened:
+        if wish.idempotency_key:
+            earlier = await self._runtime.directory.do(
+                session_table.session_by_key, wish.idempotency_key
+            )
             if earlier is not None:
-                return _same_request(earlier, wish)
-        task = self._runtime.owner.start(self._open(wish), "open session")
-        if key:
-            self._opening[key] = task
-            task.add_done_callback(lambda _: self._opening.pop(key, None))
-        return await asyncio.shield(task)
+                return earlier
+        return await self._open(wish)
 
     async def _open(self, wish: OpenWish) -> Opened:
         party = await self._choose(wish)
@@ -234,20 +241,17 @@ class Sessions:
         await asyncio.shield(self._runtime.owner.start(work, f"close {session_id}"))
 
     async def _close(self, session_id: str) -> None:
-        session = await self._runtime.session(session_id)
-        if session.state is SessionState.CLOSED:
-            return
-        closed = await self._runtime.directory.do(
-            session_table.set_state,
-            session_id,
-            (SessionState.LIVE, SessionState.LOST),
-            SessionState.CLOSED,
-        )
-        if not closed:
-            present = await self._runtime.session(session_id)
-            if present.state is SessionState.CLOSED:
+        while True:
+            session = await self._runtime.session(session_id)
+            if session.state is SessionState.CLOSED:
                 return
-            raise _not_closable(present)
+            if session.state not in _CLOSABLE:
+                raise _not_closable(session)
+            # A move that begins or ends between the look and this makes us look again.
+            if await self._runtime.directory.do(
+                session_table.set_state, session_id, _CLOSABLE, SessionState.CLOSED
+            ):
+                break
         await self._take_down(session)
 
     async def _take_down(self, session: SessionRecord) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from worldline.errors import Conflict, NotFound
 from worldline.fields import whole
@@ -53,6 +54,7 @@ class Session:
         self._playback = playback
         self._route = Route(info.engine_address, patience_s, caller.policy)
         self._block_timeout_s = block_timeout_s
+        self._move_timeout_s = move_timeout_s
         self._verbs = Verbs(info.session_id, caller, placement, move_timeout_s)
         self._one_player = asyncio.Lock()
 
@@ -114,14 +116,39 @@ class Session:
         return await self._resolve(self._caller.timeout_s)
 
     async def close(self) -> None:
-        """End the world; closing it twice is no error."""
-        try:
-            await self._caller.retried(
-                self._placement.CloseSession,
-                placement_pb2.CloseSessionRequest(session_id=self.session_id),
-            )
-        except NotFound:
-            return  # a retry after a lost reply, or somebody else closed it
+        """End the world; closing it twice is no error.
+
+        A move that this session admitted and did not finish is given up; another one is waited
+        for, as long as a move may take.
+
+        Raises:
+            Conflict: MOVE_IN_PROGRESS, the move took longer.
+        """
+        deadline_s = time.monotonic() + self._move_timeout_s
+        attempt = 1
+        while True:
+            try:
+                await self._caller.retried(
+                    self._placement.CloseSession,
+                    placement_pb2.CloseSessionRequest(session_id=self.session_id),
+                )
+                return
+            except NotFound:
+                return  # a retry after a lost reply, or somebody else closed it
+            except Conflict as error:
+                if error.reason != "MOVE_IN_PROGRESS" or time.monotonic() >= deadline_s:
+                    raise
+            await self._leave_move(self._caller.policy.backoff_s(attempt))
+            attempt += 1
+
+    async def _leave_move(self, delay_s: float) -> None:
+        if not self.move_id:
+            await asyncio.sleep(delay_s)
+            return
+        # Committed meanwhile, or forgotten: either way it is no longer in the way.
+        with suppress(Conflict, NotFound):
+            await self.rollback()
+        self._verbs.move_id = ""
 
     async def register_state(self) -> Manifest:
         """Manifest of the live world at a block boundary, digests included."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from services.placement import session_table
 from tests.unit.placement.cluster import Cluster, running_cluster
 from tests.unit.placement.makers import contract
 from worldline.contract import contract_to_proto
@@ -42,6 +44,22 @@ async def listed(cluster: Cluster) -> dict[str, placement_pb2.Session]:
 async def nodes(cluster: Cluster) -> dict[str, placement_pb2.Node]:
     answer = await cluster.ask("ListNodes", placement_pb2.ListNodesRequest())
     return {one.node_id: one for one in answer.nodes}
+
+
+async def test_a_close_that_meets_the_end_of_a_move_closes(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the session and the change of its state a move may end."""
+    session = (await cluster.open("")).session
+    set_state, refused = session_table.set_state, iter([False])
+
+    def moving_at_first(*arguments: Any) -> bool:
+        return next(refused, True) and set_state(*arguments)
+
+    monkeypatch.setattr(session_table, "set_state", moving_at_first)
+    await close(cluster, session.session_id)
+    assert await listed(cluster) == {}
+    assert all(not one.slots for one in cluster.movers.values())
 
 
 async def test_open_and_close(cluster: Cluster) -> None:
@@ -108,9 +126,9 @@ async def test_an_opening_whose_reply_is_lost_is_undone(cluster: Cluster) -> Non
 
 
 async def test_an_idempotency_key_opens_once(cluster: Cluster) -> None:
-    both = await asyncio.gather(cluster.open(key="k"), cluster.open(key="k"))
+    many = await asyncio.gather(*(cluster.open(key="k") for _ in range(8)))
     again = await cluster.open(key="k")
-    assert {one.session.session_id for one in (*both, again)} == {again.session.session_id}
+    assert {one.session.session_id for one in (*many, again)} == {again.session.session_id}
     assert len(await listed(cluster)) == 1
 
 

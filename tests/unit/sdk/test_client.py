@@ -85,6 +85,35 @@ async def test_closing_after_a_lost_reply(stage: Stage, client: Client) -> None:
     assert len(calls(stage, "CloseSession")) == 2
 
 
+MOVING = Conflict("it is moving", reason="MOVE_IN_PROGRESS")
+
+
+async def test_closing_waits_for_a_move(stage: Stage, client: Client) -> None:
+    stage.placement.script["CloseSession"] = [MOVING, MOVING]
+    async with await client.open("tiny"):
+        pass
+    assert len(calls(stage, "CloseSession")) == 3
+    assert not calls(stage, "RollbackMigration")
+
+
+async def test_closing_gives_up_the_sessions_own_staged_move(stage: Stage, client: Client) -> None:
+    stage.placement.script["CloseSession"] = [MOVING]
+    stage.placement.script["RollbackMigration"] = [NotFound("ended meanwhile")]
+    async with await client.open("tiny") as session:
+        assert (await session.admit("node-1")).admitted
+    assert len(calls(stage, "RollbackMigration")) == 1
+    assert len(calls(stage, "CloseSession")) == 2
+    assert not session.move_id
+
+
+async def test_closing_does_not_wait_for_ever(stage: Stage) -> None:
+    stage.placement.script["CloseSession"] = [MOVING] * 100
+    async with Client(stage.address, move_timeout_s=0.3) as client:
+        session = await client.open("tiny")
+        with pytest.raises(Conflict):
+            await session.close()
+
+
 def _done(phase: int = move_pb2.MOVE_PHASE_DONE) -> move_pb2.MoveRecord:
     return move_pb2.MoveRecord(
         move_id="move-1", session_id="session-1", phase=phase, source_epoch=1
