@@ -7,6 +7,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 PROTOS = ROOT / "protos"
+GENERATED = "worldline.v1"
 
 
 class BuildWithProtos(build_py):
@@ -15,6 +16,9 @@ class BuildWithProtos(build_py):
     def run(self) -> None:
         """Generate, then build as usual. Generated files are never committed."""
         generate_protos()
+        # Packages were looked for before this one was there.
+        if GENERATED not in self.packages:
+            self.packages = [*self.packages, GENERATED]
         super().run()
 
 
