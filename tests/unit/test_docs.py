@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-NAMED_TESTS = re.findall(r"`(tests/\S+?\.py)::(\w+)`", (ROOT / "docs/faults.md").read_text())
+NAMED_TESTS = [
+    named for page in PAGES for named in re.findall(r"`(tests/\S+?\.py)::(\w+)`", page.read_text())
+]
 
 
 @pytest.mark.parametrize(("path", "name"), NAMED_TESTS)
