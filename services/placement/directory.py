@@ -82,7 +82,10 @@ def transaction(db: sqlite3.Connection, *, durable: bool) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
+        db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        # SQLite rolls some failures back itself, a full disk among them. Where it did not, an
+        # open transaction would refuse every later one, and show as done what is on no disk.
+        if db.in_transaction:
+            db.execute("ROLLBACK")
         raise
-    db.execute("COMMIT")

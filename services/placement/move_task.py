@@ -167,7 +167,7 @@ class MoveTask:
         # Durable first: a crash between the two is resolved by recovery from this phase.
         durable = await self._persist(transition)
         if not durable and transition.move.phase.before_commit:
-            self.post(ev.RollbackAsked(DIRECTORY_FAILED))
+            self.post(_given_up(transition.actions))
         else:
             for action in transition.actions:
                 await self._take(action)
@@ -280,6 +280,17 @@ class MoveTask:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def _given_up(actions: tuple[ev.Action, ...]) -> ev.Event:
+    """What stands for `actions` that were not taken, because nothing of them is on record.
+
+    A swap that nobody asked the directory for is lost, not undecided: nobody would decide it.
+    """
+    for action in actions:
+        if isinstance(action, ev.Run) and action.step is Step.RECORD_COMMIT:
+            return ev.CommitLost(action.attempt, DIRECTORY_FAILED)
+    return ev.RollbackAsked(DIRECTORY_FAILED)
 
 
 def _describe(event: ev.Event, put: Callable[..., None], fail: Callable[[str], None]) -> None:

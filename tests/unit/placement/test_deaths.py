@@ -198,8 +198,9 @@ async def test_a_commit_that_the_disk_refuses_is_asked_for_not_assumed(
     assert "move.task_failed" not in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize(("method", "never"), [("e1.Freeze", "n1.Push"), ("n2.Promote", "swap")])
 async def test_a_phase_that_cannot_be_recorded_rolls_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, never: str
 ) -> None:
     real = move_table.save_move
     full = [False]
@@ -209,14 +210,20 @@ async def test_a_phase_that_cannot_be_recorded_rolls_back(
             raise sqlite3.OperationalError("database or disk is full")
         real(db, entry)
 
+    def swap(*args: Any) -> Any:
+        cluster.faults.calls.append("swap")
+        return commit(*args)
+
+    commit = move_table.commit_move
     monkeypatch.setattr(move_table, "save_move", broken)
+    monkeypatch.setattr(move_table, "commit_move", swap)
     async with running_cluster(tmp_path) as cluster:
-        session_id, task, gate = await moving(cluster, "e1.Freeze")
+        session_id, task, gate = await moving(cluster, method)
         full[0] = True
         gate.set()
-        record = await task
+        record = await asyncio.wait_for(task, 10)
         assert record.failure.reason == "DIRECTORY_FAILED"
-        assert "n1.Push" not in cluster.faults.calls, "nothing goes on that is not on record"
+        assert never not in cluster.faults.calls, "nothing goes on that is not on record"
         cluster.check_at(session_id, "e1")
 
 

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -365,3 +366,31 @@ async def test_the_file_opens_on_the_writers_thread(path: Path) -> None:
     await directory.close()
     with pytest.raises(RuntimeError, match="not open"):
         await directory.do(session_table.sessions_now)
+
+
+class Refusing(sqlite3.Connection):
+    """A connection whose next COMMIT fails and leaves its transaction open."""
+
+    refusals = 0
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT" and self.refusals:
+            self.refusals -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *parameters)
+
+
+def test_a_commit_that_fails_is_not_read_back_as_done(path: Path) -> None:
+    opened(path).close()
+    db = sqlite3.connect(path, isolation_level=None, factory=Refusing)
+    db.row_factory = sqlite3.Row
+    fill(db)
+    ready = attached(db, entry())
+    db.refusals = 1
+    with pytest.raises(sqlite3.OperationalError):
+        move_table.commit_move(db, ready, contract())
+    found = move_table.get_move(db, ready.move.move_id)
+    assert found is not None
+    assert found.move.phase is MovePhase.ATTACHED
+    assert isinstance(move_table.commit_move(db, ready, contract()), Committed)
+    db.close()
