@@ -288,6 +288,12 @@ def _answered_frozen(world: World, event: ev.MoveAnswered, now: float) -> Decisi
     world = replace(world, heard_at=now)
     if event.outcome.ended:
         return _thawed(world, "the move ended without a commit")
+    if event.outcome.over:
+        error = Fenced(
+            f"session {world.session_id} moved away while this engine was not heard; ask where",
+            reason="OWNERSHIP_LOST",
+        )
+        return _release(world, ev.Ending(error=error), "the move is over: no detach will come")
     if event.outcome.committed:
         return Decision(world, "the move committed: the detach will come")
     return Decision(world, "the move goes on")
@@ -299,6 +305,10 @@ def _answered_attached(world: World, event: ev.MoveAnswered, now: float) -> Deci
     world = replace(world, heard_at=now)
     if event.outcome.ended:
         return _release(world, _aborted(world), "the move ended without a commit")
+    if event.outcome.over:
+        # The directory made this engine the owner; nobody else runs the world, or ever will.
+        world = replace(world, phase=Phase.RUNNING, epoch=world.epoch + 1)
+        return Decision(world, f"the move is over: owns epoch {world.epoch}")
     return Decision(world, "the move goes on")
 
 

@@ -105,10 +105,14 @@ class MoveAnswered:
 
 @dataclass(frozen=True)
 class MoveOutcome:
-    """What a move record means for the two engines: it committed, it ended, or neither yet."""
+    """What a move record means for the two engines: it committed, it ended, or neither yet.
+
+    `over`: it committed, and placement has given up on telling engines that it could not reach.
+    """
 
     committed: bool = False
     ended: bool = False
+    over: bool = False
 
 
 Event = (

@@ -75,6 +75,8 @@ class Generation:
         found = (
             candidate_of(session.world, session.begun_at, session.room, session.held > 0)
             for session in self._sessions.values()
+            # In doubt it waits: where the directory does not name it, its slot may be another's.
+            if session.renewals_missed == 0
         )
         return [candidate for candidate in found if candidate is not None]
 

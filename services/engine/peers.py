@@ -118,4 +118,8 @@ class Directory:
         except NotFound:
             return MoveOutcome()
         phase = answer.move.phase
-        return MoveOutcome(committed=phase in _COMMITTED, ended=phase in _ENDED)
+        return MoveOutcome(
+            committed=phase in _COMMITTED,
+            ended=phase in _ENDED,
+            over=phase == move_pb2.MOVE_PHASE_DONE,
+        )

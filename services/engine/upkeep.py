@@ -143,6 +143,7 @@ class Upkeep:
         # The world may have gone on while placement answered.
         if session.world.phase in (Phase.FROZEN, Phase.ATTACHED):
             session.apply(ev.MoveAnswered(move_id, outcome), time.monotonic())
+            session.owned_since = time.monotonic()
             self._engine.generation.wake.notify()
 
     async def _tried(self, what: str, step: Callable[[], Awaitable[None]]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
@@ -31,6 +32,24 @@ async def test_a_party_of_the_target_is_killed_mid_transfer(
         await stage.oracles.hold(
             stage.session, stage.twin, 2, node_id="node-1", gone=frozenset({victim})
         )
+
+
+async def test_the_source_engine_is_stopped_across_the_commit(
+    faulty_cluster: LocalCluster,
+) -> None:
+    """It missed its detach, and finds out that the move is over when it runs again."""
+    async with Client(faulty_cluster.placement_address) as client:
+        stage = await make_stage(faulty_cluster, client)
+        session = stage.session
+        async with bounded():
+            assert (await session.admit("node-2")).admitted
+            await session.migrate()
+            faulty_cluster.signal("engine-node-1", signal.SIGSTOP)
+            try:
+                await session.commit()
+            finally:
+                faulty_cluster.signal("engine-node-1", signal.SIGCONT)
+        await stage.oracles.hold(session, stage.twin, 2, node_id="node-2")
 
 
 async def test_the_client_goes_away_mid_move(faulty_cluster: LocalCluster, fault: Fault) -> None:

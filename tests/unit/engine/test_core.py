@@ -15,6 +15,7 @@ from worldline.errors import CapacityExhausted, Conflict, Fenced, InvalidInput, 
 
 COMMITTED = ev.MoveOutcome(committed=True)
 ENDED = ev.MoveOutcome(ended=True)
+OVER = ev.MoveOutcome(committed=True, over=True)
 OPEN = ev.MoveOutcome()
 
 
@@ -133,6 +134,19 @@ def test_the_source_of_a_committed_move_sends_its_client_on() -> None:
     assert done.world.phase is Phase.RELEASED
     assert done.effects == (ev.EndWorld(ev.Ending(engine_address="10.0.0.2:7", epoch=4)),)
     assert after(done.world, ev.DetachAsked("m1", "10.0.0.2:7", epoch=4)).effects == ()
+
+
+def test_engines_that_were_not_heard_catch_up_with_a_move_that_is_over() -> None:
+    """Stopped across the commit: the source lets go, the target owns what it has."""
+    source = after(frozen(), ev.MoveAnswered("m1", OVER))
+    assert source.world.phase is Phase.RELEASED
+    (ended,) = source.effects
+    assert isinstance(ended, ev.EndWorld)
+    assert isinstance(ended.ending.error, Fenced)
+    target = after(attached(), ev.MoveAnswered("m1", OVER))
+    assert (target.world.phase, target.world.epoch) == (Phase.RUNNING, 4)
+    for staged in (frozen(), attached()):
+        assert after(staged, ev.MoveAnswered("m0", OVER)).world == staged
 
 
 def test_a_frozen_source_is_not_dropped_without_a_new_home() -> None:
@@ -267,7 +281,9 @@ EVENTS = st.one_of(
     st.just(ev.OwnershipLost()),
     st.just(ev.AskTimerFired()),
     st.builds(
-        ev.MoveAnswered, st.sampled_from(["m1", "m2"]), st.sampled_from([OPEN, ENDED, COMMITTED])
+        ev.MoveAnswered,
+        st.sampled_from(["m1", "m2"]),
+        st.sampled_from([OPEN, ENDED, COMMITTED, OVER]),
     ),
 )
 
@@ -283,10 +299,10 @@ def test_no_order_of_events_breaks_the_invariants(start: World, events: list[ev.
         except (Conflict, Fenced, InvalidInput, CapacityExhausted):
             continue
         following = decision.world
-        # Blocks and epochs never go back; an epoch grows only by an activation.
+        # Blocks and epochs never go back; an epoch grows only by placement's word.
         assert following.block_index in (now.block_index, now.block_index + 1)
         if following.epoch != now.epoch:
-            assert isinstance(event, ev.ActivateAsked)
+            assert isinstance(event, ev.ActivateAsked) or getattr(event, "outcome", OPEN).over
             activated = True
         assert following.epoch in (now.epoch, now.epoch + 1)
         # Nothing generates that was staged and not activated.

@@ -342,6 +342,21 @@ async def test_a_world_that_the_directory_does_not_name_ends(source: Harness) ->
     assert not slot_mapped()
 
 
+async def test_a_world_in_doubt_waits_for_the_directory(source: Harness) -> None:
+    """The engine was stopped and its session closed: another may have its slot by now."""
+    await source.open()
+    session = source.engine.session("s1")
+    async with source.join(0) as player:
+        await player.joined()
+        await source.upkeep._renew()
+        await player.act(script(0))
+        await until(lambda: session.world.pending, session)
+        assert source.engine.generation._candidates() == []
+        source.directory.owned = {"s1": 1}
+        await source.upkeep._renew()
+        assert (await player.block()).block_index == 0
+
+
 async def test_a_frozen_world_is_not_ended_by_renewals(source: Harness) -> None:
     await source.open()
     await source.freeze()
