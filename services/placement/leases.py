@@ -7,7 +7,7 @@ import asyncio
 import structlog
 
 from services.placement import node_table, session_table
-from services.placement.orphans import find_orphans, foreign_slots
+from services.placement.orphans import OrphanWatch, find_orphans, foreign_slots
 from services.placement.peers import Peers
 from services.placement.records import SessionState
 from services.placement.runtime import Runtime
@@ -32,6 +32,7 @@ class Leases:
         self._runtime = runtime
         self._peers = peers
         self._orphan_grace_ms = orphan_grace_ms
+        self._watch = OrphanWatch(orphan_grace_ms)
 
     async def register_node(
         self, request: placement_pb2.RegisterNodeRequest
@@ -88,8 +89,11 @@ class Leases:
         # Read after the sessions: a move that ends in between is in one of the two.
         moves = self._runtime.open_move_tasks()
         foreign = foreign_slots(uses, node_id, sessions, moves)
-        fleet.renew_node(node_id, request.incarnation, foreign, _now())
-        orphans = find_orphans(uses, sessions, moves, self._orphan_grace_ms)
+        now = _now()
+        fleet.renew_node(node_id, request.incarnation, foreign, now)
+        closing = self._runtime.closing.keys()
+        found = find_orphans(uses, sessions, moves, self._orphan_grace_ms, closing)
+        orphans = self._watch.ripe(node_id, found, now)
         if orphans:
             _log.warning("slots.orphaned", node_id=node_id, slots=[str(one) for one in orphans])
         return placement_pb2.RenewNodeResponse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import structlog
@@ -241,6 +242,15 @@ class Sessions:
         await asyncio.shield(self._runtime.owner.start(work, f"close {session_id}"))
 
     async def _close(self, session_id: str) -> None:
+        # Counted before the record says so: from then on its slot is nobody's, and the engine
+        # may write there until the boundary of its block.
+        self._runtime.closing[session_id] += 1
+        try:
+            await self._close_counted(session_id)
+        finally:
+            self._runtime.closing -= Counter((session_id,))
+
+    async def _close_counted(self, session_id: str) -> None:
         while True:
             session = await self._runtime.session(session_id)
             if session.state is SessionState.CLOSED:

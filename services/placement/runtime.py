@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import sqlite3
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import replace
 
 import structlog
@@ -48,6 +48,8 @@ class Runtime:
         self.directory = directory
         self.fleet = fleet
         self.owner = TaskOwner()
+        #: Sessions that are closed on record and whose engines have yet to let go of their slots.
+        self.closing: Counter[str] = Counter()
         self._tools = tools
         self._moves: dict[str, MoveTask] = {}
         self._recent: OrderedDict[str, MoveTask] = OrderedDict()

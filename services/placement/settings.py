@@ -31,7 +31,7 @@ class PlacementSettings(ServiceSettings):
         3_000, ge=100, le=600_000, description="a mover silent for longer is taken for gone"
     )
     orphan_grace_ms: int = Field(
-        10_000, ge=0, le=600_000, description="least age of a LIVE slot that nobody owns"
+        10_000, ge=0, le=600_000, description="a LIVE slot that is nobody's for longer is released"
     )
     rest_s: float = Field(
         30.0, gt=0, le=3_600, description="a move that waits longer for a verb is rolled back"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.placement.orphans import SlotUse, find_orphans, foreign_slots
+from services.placement.orphans import OrphanWatch, SlotUse, find_orphans, foreign_slots
 from services.placement.records import SessionState
 from services.placement.values import SlotName
 from tests.unit.placement.makers import entry, session
@@ -43,6 +43,24 @@ def test_a_staged_slot_is_the_movers_own_to_reap() -> None:
 def test_a_session_that_opens_may_claim_it() -> None:
     opening = session(state=SessionState.OPENING, slot=None)
     assert find_orphans((replace(USE, session_id="s"),), (opening,), (), 0) == ()
+
+
+def test_a_session_that_closes_may_still_write_there() -> None:
+    assert find_orphans((USE,), (), (), 0, closing={"gone"}) == ()
+    assert find_orphans((USE,), (), (), 0, closing={"other"}) == (SLOT,)
+
+
+def test_it_must_have_been_nobodys_for_the_whole_grace() -> None:
+    watch, elsewhere = OrphanWatch(10_000), SlotName("n2", 0, 1)
+    assert watch.ripe("n1", (SLOT,), 100.0) == ()
+    assert watch.ripe("n2", (elsewhere,), 105.0) == ()
+    assert watch.ripe("n1", (SLOT,), 109.9) == ()
+    assert watch.ripe("n1", (SLOT,), 110.0) == (SLOT,)
+    # Somebody's in between, or of another generation: counted anew.
+    assert watch.ripe("n1", (), 111.0) == ()
+    assert watch.ripe("n1", (SLOT,), 112.0) == ()
+    assert watch.ripe("n1", (replace(SLOT, generation=2),), 130.0) == ()
+    assert watch.ripe("n2", (elsewhere,), 115.0) == (elsewhere,)
 
 
 def test_an_open_move_may_claim_it() -> None:

@@ -190,6 +190,21 @@ async def test_only_slots_of_nobody_are_orphans(cluster: Cluster) -> None:
     assert await renew_node(cluster, uses) == [stale]
 
 
+async def test_a_closed_sessions_slot_is_kept_until_its_engine_lets_go(cluster: Cluster) -> None:
+    """The engine writes there until the boundary of its block."""
+    session = (await cluster.open()).session
+    uses = [(session.slot, session.session_id)]
+    gate = cluster.faults.hold("e1.CloseWorld")
+    request = placement_pb2.CloseSessionRequest(session_id=session.session_id)
+    closing = asyncio.ensure_future(cluster.ask("CloseSession", request))
+    await cluster.faults.reach("e1.CloseWorld")
+    assert await listed(cluster) == {}
+    assert await renew_node(cluster, uses) == []
+    gate.set()
+    await closing
+    assert await renew_node(cluster, uses) == [session.slot]
+
+
 async def test_foreign_slots_count_as_taken(cluster: Cluster) -> None:
     foreign = [
         (move_pb2.SlotRef(node_id="n1", slot_index=index, generation=9), f"probe-{index}")
