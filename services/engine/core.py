@@ -5,8 +5,8 @@ reason. A pair of phase and event that `_TABLE` lacks is a `Conflict` that names
 engine's lease holds is not the world's business: the schedule asks it before every quantum.
 
 Invariants: FROZEN ends only by a word of placement, never by time (a move that committed
-somewhere else must not find its source running); a block in flight always reaches its boundary
-before the world freezes or closes.
+somewhere else must not find its source running); a block in flight reaches its boundary before
+the world freezes or closes, but not one quantum more is run for a world that lost its owner.
 """
 
 from __future__ import annotations
@@ -76,6 +76,11 @@ class World:
     def mid_block(self) -> bool:
         """A block is in flight: the state is between boundaries."""
         return self.phase in (Phase.GENERATING, Phase.FREEZING, Phase.CLOSING)
+
+    @property
+    def disowned(self) -> bool:
+        """The block in flight is given up: its slot may be another's by now."""
+        return self.phase is Phase.CLOSING and self.ending is not None and self.ending.at_once
 
     @property
     def next_action_index(self) -> int:
@@ -258,11 +263,11 @@ def _ownership_lost(world: World, event: ev.OwnershipLost, now: float) -> Decisi
         f"session {world.session_id} is no longer this engine's at epoch {world.epoch}",
         reason="OWNERSHIP_LOST",
     )
-    return _end(world, ev.Ending(error=error), "ownership lost")
+    return _end(world, ev.Ending(error=error, at_once=True), "ownership lost")
 
 
 def _end(world: World, ending: ev.Ending, reason: str) -> Decision:
-    """Release at the boundary: now, or when the block in flight is done."""
+    """Release now, or when the block in flight is done (or given up, see `disowned`)."""
     if world.phase is Phase.GENERATING:
         return Decision(replace(world, phase=Phase.CLOSING, ending=ending, pending=()), reason)
     return _release(world, ending, reason)

@@ -149,11 +149,15 @@ class EndWorld:
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a world is no longer here: it moved to an address, or an error says why."""
+    """Why a world is no longer here: it moved to an address, or an error says why.
+
+    `at_once`: without the block in flight, because the slot may be another's by now.
+    """
 
     engine_address: str = ""
     epoch: int = 0
     error: WorldlineError | None = None
+    at_once: bool = False
 
 
 Effect = AskMove | EndWorld

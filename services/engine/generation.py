@@ -62,6 +62,7 @@ class Generation:
         while True:
             token = self.wake.token()
             now = time.monotonic()
+            self._drop_disowned(now)
             candidates = self._candidates()
             choice = pick(candidates, now)
             if choice is not None and self._allowed(self._sessions[choice.session_id], now):
@@ -70,6 +71,13 @@ class Generation:
             release_at = next_release(candidates, now)
             idle_s = _IDLE_S if release_at is None else min(_IDLE_S, release_at - now)
             await wait_for_change(token, idle_s)
+
+    def _drop_disowned(self, now: float) -> None:
+        """End worlds that lost their owner in mid-block; here no quantum of theirs is running."""
+        for session in list(self._sessions.values()):
+            ending = session.world.ending
+            if session.world.disowned and ending is not None and ending.error is not None:
+                session.apply(ev.BlockFailed(ending.error), now)
 
     def _candidates(self) -> list[Candidate]:
         found = (
@@ -105,6 +113,8 @@ class Generation:
             self._block_over(session, done)
 
     def _block_over(self, session: Session, done: Quantum) -> None:
+        if session.world.disowned:
+            return  # nobody may see this block; the loop ends its world
         now = time.monotonic()
         if done.error is not None:
             _log.error(

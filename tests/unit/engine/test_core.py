@@ -206,10 +206,16 @@ def test_closing_between_blocks_is_at_once() -> None:
     assert after(done.world, ev.CloseAsked(3)).effects == ()
 
 
-def test_lost_ownership_ends_the_world_at_its_boundary() -> None:
+def test_lost_ownership_ends_the_world_without_its_block() -> None:
+    idle = after(world(), ev.OwnershipLost())
+    assert idle.world.phase is Phase.RELEASED
     mid = after(world(), act(10), ev.Dispatched(), ev.OwnershipLost())
     assert mid.world.phase is Phase.CLOSING
-    done = after(mid.world, ev.BlockDone())
+    assert mid.world.disowned
+    assert not after(world(), act(10), ev.Dispatched(), ev.CloseAsked(3)).world.disowned
+    assert mid.world.ending is not None
+    assert mid.world.ending.error is not None
+    done = after(mid.world, ev.BlockFailed(mid.world.ending.error))
     assert isinstance(done.effects[0], ev.EndWorld)
     with pytest.raises(Conflict):
         after(frozen(), ev.OwnershipLost())  # a frozen world asks about its move instead

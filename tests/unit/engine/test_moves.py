@@ -357,6 +357,24 @@ async def test_a_world_in_doubt_waits_for_the_directory(source: Harness) -> None
         assert (await player.block()).block_index == 0
 
 
+async def test_a_world_that_lost_its_owner_runs_not_one_quantum_more(source: Harness) -> None:
+    await source.open()
+    session = source.engine.session("s1")
+    async with source.join(0) as player:
+        await player.joined()
+        await player.play(0, 1)
+        await player.act(script(1))
+        await until(lambda: session.world.phase is Phase.GENERATING, session)
+        for _ in range(upkeep.RENEWALS_MISSED_MAX):
+            await source.upkeep._renew()
+        assert session.world.disowned
+        with pytest.raises(Fenced) as lost:
+            await player.read()
+        assert lost.value.reason == "OWNERSHIP_LOST"
+    assert session.outbox.next_block_index == 1
+    assert not slot_mapped()
+
+
 async def test_a_frozen_world_is_not_ended_by_renewals(source: Harness) -> None:
     await source.open()
     await source.freeze()
