@@ -13,7 +13,7 @@ from services.mover.settings import MoverSettings
 from services.mover.transport.base import Transport
 from worldline import telemetry
 from worldline.errors import Unavailable
-from worldline.rpc.host import announce_ready, load_settings, run_service
+from worldline.rpc.host import announce_ready, load_settings, run_service, unless_stopped
 from worldline.rpc.server import GrpcServer
 from worldline.v1 import mover_pb2_grpc
 
@@ -58,8 +58,8 @@ async def serve(
             "worldline.v1.MoverService",
         )
         await server.start()
-        if settings.placement_address:
-            await membership.join()
+        if settings.placement_address and not await unless_stopped(stop, membership.join()):
+            return
         announce_ready(settings, address)
         await stop.wait()
     finally:

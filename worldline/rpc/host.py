@@ -9,8 +9,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
@@ -68,6 +68,23 @@ def announce_ready(settings: ServiceSettings, address: str) -> None:
     line = json.dumps({"address": address, "pid": os.getpid()}) + "\n"
     with os.fdopen(settings.ready_fd, "w") as stream:
         stream.write(line)
+
+
+async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do a part of the start-up that may take long. False: `stop` came first, it is cancelled.
+
+    Raises what `work` raises.
+    """
+    working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
+    finally:
+        for task in (working, stopped):
+            task.cancel()
+        await asyncio.gather(working, stopped, return_exceptions=True)
 
 
 def run_service(

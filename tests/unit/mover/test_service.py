@@ -203,6 +203,15 @@ async def test_a_forgotten_node_registers_again(tmp_path: Path) -> None:
         await until(lambda: bool(placement.renewed))
 
 
+async def test_a_start_that_waits_for_placement_ends_at_once_when_stopped(tmp_path: Path) -> None:
+    settings = MoverSettings(placement_address="127.0.0.1:1", runtime_dir=tmp_path, grace_s=0.2)
+    stop = asyncio.Event()
+    stop.set()
+    async with asyncio.timeout(5):
+        await serve(settings, stop, MemoryTransport)
+    assert files(tmp_path) == []
+
+
 async def test_without_placement_the_start_is_given_up(tmp_path: Path) -> None:
     settings = MoverSettings(
         placement_address="127.0.0.1:1", register_within_s=0.3, runtime_dir=tmp_path
