@@ -26,7 +26,8 @@ def check_manifest(
     Raises:
         InvalidInput: another session's manifest, another layout (the first differing leaf is
             named), or a block index that its own state contradicts.
-        Conflict: T0, and this engine's fingerprint is not the source's.
+        Conflict: T0, and this engine's fingerprint is not the source's. A tier that was dropped
+            for this move arrives as T1: what the contract would allow, nobody decides here.
     """
     if manifest.session_id != session_id:
         raise InvalidInput(
@@ -41,8 +42,8 @@ def check_manifest(
             field="manifest.block_index",
             leaf=BLOCK_INDEX_PATH,
         )
-    strict = manifest.determinism_tier is DeterminismTier.T0_BITWISE
-    if strict and not contract.tier_drop_allowed and manifest.fingerprint != fingerprint:
+    tiers = (manifest.determinism_tier, contract.determinism_tier)
+    if DeterminismTier.T0_BITWISE in tiers and manifest.fingerprint != fingerprint:
         differences = "; ".join(manifest.fingerprint.differences(fingerprint))
         raise Conflict(
             f"a T0 session cannot continue here: {differences}",

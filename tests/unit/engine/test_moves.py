@@ -271,12 +271,17 @@ async def test_another_fingerprint_is_refused_at_t0_and_named(
         await target.ask("Attach", attach_request(frozen, slot))
     assert refused.value.reason == "FINGERPRINT_MISMATCH"
     assert target.engine.sessions == {}
-    # A contract that allows the drop, or asks for less, may continue.
+    # A drop that is allowed is not yet one that was made, and half of one is none.
+    t1 = DeterminismTier.T1_SCHEDULE_STABLE
     allowed = contract_to_proto(contract_of(tier_drop_allowed=True))
-    await target.ask("Attach", attach_request(frozen, slot, contract=allowed))
-    await target.ask("Detach", detach())
-    frozen.manifest.determinism_tier = DeterminismTier.T1_SCHEDULE_STABLE
-    await target.ask("Attach", attach_request(frozen, slot))
+    dropped = contract_to_proto(contract_of(determinism_tier=t1))
+    for contract in (allowed, dropped):
+        with pytest.raises(Conflict):
+            await target.ask("Attach", attach_request(frozen, slot, contract=contract))
+    frozen.manifest.determinism_tier = t1
+    with pytest.raises(Conflict):
+        await target.ask("Attach", attach_request(frozen, slot))
+    await target.ask("Attach", attach_request(frozen, slot, contract=dropped))
 
 
 async def test_a_staged_copy_goes_away_and_is_unmapped(source: Harness, target: Harness) -> None:
