@@ -25,6 +25,8 @@ class Deadlines:
     warm_s: float = 90.0
     freeze_s: float = 10.0
     push_s: float = 100.0
+    #: From the order to push until the target has granted the wire: two tickets are checked.
+    grant_s: float = 15.0
     verify_s: float = 30.0
     attach_s: float = 30.0
     #: Promote, Activate, Thaw, Detach, Release, FinishMove: nothing heavy happens in them.
@@ -39,6 +41,13 @@ class Deadlines:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             positive(getattr(self, name), name)
+
+    def of_push(self, lease_ms: int) -> float:
+        """Seconds after which a push cannot succeed any more: its wire is leased for `lease_ms`.
+
+        A source mover that is alive but stuck freezes its world no longer than this.
+        """
+        return min(self.push_s, self.grant_s + lease_ms / 1e3)
 
 
 class Peers:

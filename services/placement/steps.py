@@ -227,7 +227,9 @@ class Steps:
         self, node_id: str, request: mover_pb2.PushRequest, context: MoveContext
     ) -> mover_pb2.PushOutcome:
         outcome: mover_pb2.PushOutcome | None = None
-        stream = self._peers.mover(node_id).Push(request, timeout=self._deadlines.push_s)
+        lease_ms = parse_claims(request.ticket.claims).lease_ms
+        limit_s = self._deadlines.of_push(lease_ms)
+        stream = self._peers.mover(node_id).Push(request, timeout=limit_s)
         try:
             async with mapped_errors():
                 async for response in stream:

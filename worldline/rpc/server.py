@@ -8,10 +8,11 @@ from typing import Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from worldline.errors import InvariantBroken, Unavailable, WorldlineError
+from worldline.errors import InvalidInput, InvariantBroken, Unavailable, WorldlineError
 from worldline.rpc.channel import MESSAGE_BYTES_MAX
 from worldline.rpc.status import to_status
 from worldline.rpc.tracing import TracingInterceptor
@@ -82,6 +83,10 @@ def _wrap_stream(behaviour: Callable[..., AsyncIterator[Any]], method: str) -> C
 async def _abort(error: Exception, method: str, context: grpc.aio.ServicerContext) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
+    if isinstance(error, DecodeError):  # a message in the middle of a stream
+        error = InvalidInput(
+            "the message does not parse", reason="MESSAGE_GARBLED", field="message"
+        )
     if isinstance(error, InvariantBroken) or not isinstance(error, WorldlineError):
         _log.exception("rpc.failed", method=method, exc_info=error)
     if not isinstance(error, WorldlineError):

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from worldline.errors import IntegrityError, Unavailable
+from worldline.errors import IntegrityError, InvalidInput, Unavailable
 from worldline.rpc.channel import open_channel
 from worldline.rpc.duplex import Duplex
 from worldline.rpc.server import GrpcServer
@@ -72,6 +72,16 @@ async def test_a_stream_that_ended_well(channel: grpc.aio.Channel) -> None:
     with pytest.raises(Unavailable) as raised:
         await stream.write(OFFER)
     assert raised.value.reason == "STREAM_ENDED"
+    await stream.close()
+
+
+async def test_bytes_that_are_no_message_are_the_clients_fault(channel: grpc.aio.Channel) -> None:
+    land = channel.stream_stream("/worldline.v1.MoverService/Land", request_serializer=bytes)
+    stream = Duplex(land())
+    await stream.write(b"\xff" * 9)
+    with pytest.raises(InvalidInput) as raised:
+        await stream.read()
+    assert raised.value.field == "message"
     await stream.close()
 
 
