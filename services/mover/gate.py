@@ -13,6 +13,10 @@ from worldline.v1 import admission_pb2, admission_pb2_grpc
 _ASK_S = 3.0
 #: Refusals that an admission which has since restarted explains: learn again, once.
 _STALE = frozenset({"TICKET_KEY_UNKNOWN", "TICKET_NOT_YET_VALID"})
+#: An expired ticket is explained so only by an offset that is older than this: clocks drift by
+#: some 50 ppm, and an admission that keeps its key may come back under another clock. Younger
+#: ones are believed, so that old tickets do not make a call each.
+_BELIEVED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class TicketGate:
         self._address = admission_address
         self._channels = channels
         self._verifier: TicketVerifier | None = None
+        self._learned_at = 0.0
         self._learning = asyncio.Lock()
 
     async def verify(self, signed: SignedTicket) -> Admitted:
@@ -43,9 +48,13 @@ class TicketGate:
         try:
             return self._check(verifier, signed)
         except TicketRefused as error:
-            if error.reason not in _STALE:
+            if error.reason not in _STALE and not self._outdated(error):
                 raise
         return self._check(await self._learn(verifier), signed)
+
+    def _outdated(self, error: TicketRefused) -> bool:
+        age_s = asyncio.get_running_loop().time() - self._learned_at
+        return error.reason == "TICKET_EXPIRED" and age_s >= _BELIEVED_S
 
     def _check(self, verifier: TicketVerifier, signed: SignedTicket) -> Admitted:
         now = asyncio.get_running_loop().time()
@@ -63,6 +72,7 @@ class TicketGate:
             answer = await call(
                 stub.GetTicketKey, admission_pb2.GetTicketKeyRequest(), timeout_s=_ASK_S
             )
+            self._learned_at = asked_at
             self._verifier = TicketVerifier.learn(
                 answer.key_id,
                 answer.public_key,

@@ -162,8 +162,9 @@ class MoverRuntime:
                 await asyncio.wait({work})
                 raise
             if slot.slot_index not in self._registered:
-                self._registered.add(slot.slot_index)
+                # One at a time per slot: nobody else has it while it is pinned here.
                 await self.transport.register(memory.view)
+                self._registered.add(slot.slot_index)
         except BaseException:
             self.slots.release(slot, self.now())
             raise

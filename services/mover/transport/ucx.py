@@ -314,7 +314,7 @@ class UcxTransport(Transport):
             error = TransferFailed(f"{posted.request.kind}: {cause}", reason="TRUNCATED")
         except ucx_api.UCXCanceledError as cause:
             error = TransferFailed(f"{posted.request.kind}: {cause}", reason="CANCELLED")
-        except ucx_api.UCXError as cause:
+        except (ucx_api.UCXError, RuntimeError) as cause:
             error = TransferFailed(f"{posted.request.kind}: {cause}")
         self._loop.call_soon_threadsafe(self._finish, endpoint, posted.request, error)
         return True

@@ -65,13 +65,15 @@ class _Admission(admission_pb2_grpc.AdmissionServiceServicer):
     def __init__(self, signer: TicketSigner) -> None:
         self.signer = signer
         self.asked = 0
+        #: How far admission's clock is from this process's.
+        self.clock_ms = 0
 
     async def GetTicketKey(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.asked += 1
         return admission_pb2.GetTicketKeyResponse(
             key_id=self.signer.key_id,
             public_key=self.signer.public_key,
-            now_ms=round(time.monotonic() * 1e3),
+            now_ms=round(time.monotonic() * 1e3) + self.clock_ms,
         )
 
 

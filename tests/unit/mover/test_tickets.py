@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.mover import gate
 from services.mover.slots import SlotRole
 from services.mover.tickets import (
     Subject,
@@ -183,6 +184,22 @@ async def test_admission_that_restarted_is_asked_again(memory_cluster: Cluster) 
     await cluster.reserve(cluster.ticket(LAYOUT), LAYOUT)
     cluster.admission.signer = TicketSigner.generate()
     await cluster.reserve(cluster.ticket(LAYOUT), LAYOUT)
+    assert cluster.admission.asked == 2
+
+
+async def test_an_admission_that_kept_its_key_under_another_clock_is_asked_again(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host restarted: every ticket of it looks long expired to who learned the old clock."""
+    cluster = memory_cluster
+    await cluster.reserve(cluster.ticket(LAYOUT), LAYOUT)
+    admission_ms = round(time.monotonic() * 1e3) // 2
+    cluster.admission.clock_ms = admission_ms - round(time.monotonic() * 1e3)
+    ticket = cluster.ticket(LAYOUT, issued_at_ms=admission_ms)
+    await refused(cluster.reserve(ticket, LAYOUT), TicketRefused, "TICKET_EXPIRED")
+    assert cluster.admission.asked == 1, "what was learned a moment ago is believed"
+    monkeypatch.setattr(gate, "_BELIEVED_S", 0.0)
+    await cluster.reserve(ticket, LAYOUT)
     assert cluster.admission.asked == 2
 
 
