@@ -191,8 +191,8 @@ async def _either(token: asyncio.Event, reader: asyncio.Task[None]) -> None:
         await asyncio.wait(waiting, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
     finally:
         change.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await change
+        # Its cancellation is a result here; ours, should it come now, is not swallowed.
+        await asyncio.gather(change, return_exceptions=True)
 
 
 def _moved(ending: ev.Ending) -> engine_pb2.PlayResponse:
