@@ -20,7 +20,7 @@ from services.placement.runtime import Runtime
 from services.placement.values import Party
 from services.placement.wire import slot_from_proto, world_to_proto
 from worldline.contract import Contract, contract_to_proto
-from worldline.errors import CapacityExhausted, Conflict, NotFound, WorldlineError
+from worldline.errors import CapacityExhausted, Conflict, NotFound, Unavailable, WorldlineError
 from worldline.rpc.channel import call
 from worldline.state.codec import layout_from_proto
 from worldline.v1 import admission_pb2, engine_pb2
@@ -29,6 +29,8 @@ from worldline.verdict import RejectReason, Verdict, verdict_from_proto
 _log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 3
+#: About what it takes to undo an opening that a restart left half done.
+_UNDONE_MS = 500
 _CLOSABLE = (SessionState.LIVE, SessionState.LOST)
 
 Opened = SessionRecord | Verdict
@@ -74,7 +76,8 @@ class Sessions:
         caller is cancelled.
 
         Raises:
-            NotFound: no such node. Conflict: the key was used for something else.
+            NotFound: no such node. Conflict: the key was used for something else. Unavailable:
+                the session of this key is left from before a restart and is being undone.
             WorldlineError: what the engine says about a world that it cannot make.
         """
         self._runtime.refuse_when_stopping()
@@ -287,6 +290,15 @@ class Sessions:
 
 
 def _same_request(earlier: SessionRecord, wish: OpenWish) -> SessionRecord:
+    if earlier.state is SessionState.OPENING:
+        # Of the process before us, and about to be undone: the next try opens a whole one.
+        raise Unavailable(
+            f"session {earlier.session_id} is left from before a restart and is being undone; "
+            "ask again",
+            reason="SESSION_OPENING",
+            field="idempotency_key",
+            retry_after_ms=_UNDONE_MS,
+        )
     if earlier.world != wish.world or earlier.state is SessionState.CLOSED:
         raise Conflict(
             "the idempotency key was used for another session",

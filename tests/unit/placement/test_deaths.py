@@ -141,17 +141,25 @@ async def test_placement_dies_in_mid_rollback(tmp_path: Path) -> None:
 async def test_placement_dies_while_opening(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         gate = cluster.faults.hold("e1.OpenWorld")
-        task = asyncio.ensure_future(cluster.open())
+        task = asyncio.ensure_future(cluster.open(key="k"))
         await cluster.faults.reach("e1.OpenWorld")
         await cluster.crash_placement()
         await asyncio.gather(task, return_exceptions=True)
         gate.set()
+        undone = cluster.faults.hold("e1.CloseWorld")
         await cluster.start_placement()
         undoing = [one for one in asyncio.all_tasks() if one.get_name().startswith("abandon")]
+        # Nobody is handed the half of a session.
+        await cluster.faults.reach("e1.CloseWorld")
+        with pytest.raises(Unavailable) as caught:
+            await cluster.open(key="k")
+        assert caught.value.reason == "SESSION_OPENING"
+        undone.set()
         await asyncio.wait_for(asyncio.gather(*undoing), 10)
         listed = await cluster.ask("ListSessions", placement_pb2.ListSessionsRequest())
         assert not listed.sessions
         assert cluster.engines["e1"].worlds == {}
+        assert (await cluster.open(key="k")).session.state == "live"
 
 
 @pytest.mark.parametrize(("method", "phase"), [("n1.Push", "ABORTED"), ("e1.Detach", "DONE")])
