@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Renewed this many times per lease: two answers may be lost before anything pauses.
+#: Renewed this many times per lease: two requests may fail before anything pauses.
 RENEWALS_PER_LEASE = 3
 
 

@@ -92,9 +92,12 @@ class Directory:
         return float(answer.lease_ms)
 
     async def renew(
-        self, engine_id: str, incarnation: str, profiles: tuple[Profile, ...]
+        self, engine_id: str, incarnation: str, profiles: tuple[Profile, ...], within_s: float
     ) -> tuple[float, dict[str, int]]:
-        """Renew; returns the lease in milliseconds and the epochs of the sessions owned here."""
+        """Renew; returns the lease in milliseconds and the epochs of the sessions owned here.
+
+        An answer later than `within_s` would grant nothing any more, and is not waited for.
+        """
         request = placement_pb2.RenewEngineRequest(
             engine_id=engine_id,
             incarnation=incarnation,
@@ -107,7 +110,8 @@ class Directory:
                 for profile in profiles
             ],
         )
-        answer = await call(self._stub.RenewEngine, request, timeout_s=self._timeout_s)
+        timeout_s = min(self._timeout_s, within_s)
+        answer = await call(self._stub.RenewEngine, request, timeout_s=timeout_s)
         return float(answer.lease_ms), {item.session_id: item.epoch for item in answer.owned}
 
     async def outcome(self, move_id: str) -> MoveOutcome:

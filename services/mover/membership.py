@@ -107,7 +107,8 @@ class Membership:
             slots_free=runtime.slots.free_count(),
             slots=uses,
         )
-        answer = await call(self._stub().RenewNode, request, timeout_s=_CALL_S)
+        # An answer later than the lease would keep nothing alive.
+        answer = await call(self._stub().RenewNode, request, timeout_s=min(_CALL_S, self._lease_s))
         self._lease_s = max(0.1, answer.lease_ms / 1e3)
         for orphan in answer.orphans:
             with contextlib.suppress(WorldlineError):

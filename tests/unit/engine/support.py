@@ -186,6 +186,8 @@ class FakeDirectory:
         self.asked: list[str] = []
         self.registered: list[str] = []
         self.failure: Exception | None = None
+        #: How long the last renewal would have waited for its answer.
+        self.within_s = 0.0
 
     async def register(self, **facts: Any) -> float:
         if self.failure is not None:
@@ -194,8 +196,9 @@ class FakeDirectory:
         return self.lease_ms
 
     async def renew(
-        self, engine_id: str, incarnation: str, profiles: object
+        self, engine_id: str, incarnation: str, profiles: object, within_s: float
     ) -> tuple[float, dict[str, int]]:
+        self.within_s = within_s
         if self.failure is not None:
             raise self.failure
         return self.lease_ms, dict(self.owned)
