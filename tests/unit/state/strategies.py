@@ -13,7 +13,9 @@ import torch
 from hypothesis import strategies as st
 
 from worldline.state.dtypes import ITEMSIZE_BYTES
+from worldline.state.layout import Layout
 from worldline.state.scalar import encode
+from worldline.state.tree import materialize, pack, plan
 
 INTEGER_OF_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 DTYPES = [getattr(torch, name) for name in ITEMSIZE_BYTES]
@@ -159,3 +161,10 @@ def trees(draw: st.DrawFn) -> Any:
         return items if kind == "l" else tuple(items)
 
     return node(4)
+
+
+def moved(tree: object, classes: tuple[type, ...] = CLASSES) -> tuple[Layout, torch.Tensor, Any]:
+    """A tree through a slot that was not clean: its layout, the slot, the tree that came back."""
+    layout = plan(tree)
+    slot = torch.full((layout.extent_bytes,), 0xAA, dtype=torch.uint8)
+    return pack(tree, layout, slot), slot, materialize(layout, slot, classes)
