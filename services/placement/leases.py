@@ -46,7 +46,8 @@ class Leases:
         before = fleet.nodes.get(node.node_id)
         await self._runtime.directory.do(node_table.put_node, node)
         fleet.put_node(node, _now())
-        if before is not None and before.mover_address != node.mover_address:
+        if before is not None and before.incarnation != node.incarnation:
+            # Also at the same address: its channel may be waiting before it connects again.
             await self._peers.forget(before.mover_address)
         _log.info("node.registered", node_id=node.node_id, slots_total=node.slots_total)
         return placement_pb2.RegisterNodeResponse(lease_ms=fleet.node_lease_ms)
@@ -70,7 +71,7 @@ class Leases:
         before = fleet.engines.get(engine.engine_id)
         lost = await self._runtime.directory.do(node_table.put_engine, engine)
         fleet.put_engine(engine, _now())
-        if before is not None and before.engine_address != engine.engine_address:
+        if before is not None and before.incarnation != engine.incarnation:
             await self._peers.forget(before.engine_address)
         _log.info("engine.registered", engine_id=engine.engine_id, sessions_lost=lost)
         return placement_pb2.RegisterEngineResponse(lease_ms=fleet.engine_lease_ms)

@@ -14,7 +14,15 @@ from services.placement.phases import Goal, MovePhase, Step
 from services.placement.records import MoveEntry, SessionRecord, SessionState
 from services.placement.runtime import Runtime
 from services.placement.values import Failure
-from worldline.errors import Conflict, DeadlineExceeded, InvariantBroken, NotFound
+from worldline.errors import (
+    CapacityExhausted,
+    Conflict,
+    DeadlineExceeded,
+    InvariantBroken,
+    NotFound,
+    TransferFailed,
+    Unavailable,
+)
 from worldline.rpc.channel import call
 from worldline.state.codec import manifest_from_proto
 from worldline.state.manifest import Manifest
@@ -27,6 +35,8 @@ _WAIT_S = 900.0
 CLIENT_ROLLBACK = Failure(
     kind="Conflict", reason="CLIENT_ROLLBACK", message="the client rolled the move back"
 )
+#: Errors that make a client repeat its call. What a peer said to us is not meant for it.
+_INVITING = (Unavailable, TransferFailed, CapacityExhausted)
 _STAGED_OR_LATER = frozenset(
     {
         MovePhase.STAGED,
@@ -276,10 +286,14 @@ def _attempts(entry: MoveEntry, step: Step) -> int:
 
 
 def _why_ended(entry: MoveEntry) -> Exception:
-    """The error that a verb on a move that is over raises."""
+    """The error that a verb on a move that is over raises: an answer, nothing to try again."""
     move = entry.move
     if move.failure is not None:
-        return move.failure.error()
+        error = move.failure.error()
+        if isinstance(error, _INVITING):
+            message = f"move {move.move_id} was rolled back: {error.message}"
+            return Conflict(message, reason=error.reason, field=error.field)
+        return error
     if move.verdict is not None and not move.verdict.admitted:
         return Conflict(
             f"move {move.move_id} was rejected: {move.verdict.label}: {move.verdict.explanation}",

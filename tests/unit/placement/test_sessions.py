@@ -223,6 +223,23 @@ async def test_an_engine_learns_what_it_owns(cluster: Cluster) -> None:
     assert await cluster.renew_engine("e2") == {}
 
 
+async def test_a_peer_that_restarts_at_its_old_address_is_dialled_anew(cluster: Cluster) -> None:
+    """The channel to the former process waits up to two seconds before it connects again."""
+    await cluster.session()
+    assert cluster.placement is not None
+    peers = cluster.placement.peers
+    for name, again, register in (
+        ("e1", "i2", cluster.register_engine),
+        ("n1", "j2", cluster.register_node),
+    ):
+        address = cluster.addresses[name]
+        former = peers._pool.get(address)
+        await register(name)
+        assert peers._pool.get(address) is former, "the same process registers again"
+        await register(name, again)
+        assert peers._pool.get(address) is not former
+
+
 async def test_a_restarted_engine_owns_nothing_and_its_old_self_is_fenced(
     cluster: Cluster,
 ) -> None:

@@ -135,19 +135,24 @@ async def test_a_rejected_move_has_a_record_and_no_next_verb(cluster: Cluster) -
 
 
 async def test_a_failed_migrate_raises_why(cluster: Cluster) -> None:
+    """A Conflict, though the wire raised TransferFailed: that would make clients ask again."""
     session_id = await cluster.session()
     move_id = (await cluster.admit(session_id)).move_id
     cluster.faults.fail("n1.Push", TransferFailed("the wire broke"))
-    with pytest.raises(TransferFailed, match="the wire broke"):
+    with pytest.raises(Conflict, match="the wire broke") as caught:
         await cluster.migrate(move_id)
+    assert caught.value.reason == "TRANSFER_FAILED"
+    with pytest.raises(Conflict, match="the wire broke"):
+        await cluster.verb("Verify", move_id)
     cluster.check_at(session_id, "e1")
 
 
 async def test_an_admission_that_is_away_is_an_error_not_a_reject(cluster: Cluster) -> None:
     session_id = await cluster.session()
     cluster.faults.fail("AdmitMove", *[Unavailable("away")] * 3)
-    with pytest.raises(Unavailable):
+    with pytest.raises(Conflict) as caught:
         await cluster.admit(session_id)
+    assert caught.value.reason == "UNAVAILABLE"
     cluster.check_at(session_id, "e1")
 
 
