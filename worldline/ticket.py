@@ -25,7 +25,6 @@ from worldline.v1 import move_pb2
 
 SEED_BYTES = 32
 PUBLIC_KEY_BYTES = 32
-SIGNATURE_BYTES = 64
 KEY_ID_BYTES = 16
 #: Longest topology hash in use; a ticket without one would fit any layout.
 TOPOLOGY_HASH_BYTES_MAX = 64

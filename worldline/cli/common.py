@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,9 +59,3 @@ async def connected(placement: str, **limits: float) -> AsyncIterator[Client]:
     """A client to the placement that `placement_address` finds."""
     async with Client(placement_address(placement), **limits) as client:  # type: ignore[arg-type]
         yield client
-
-
-async def quietly(work: Awaitable[object]) -> None:
-    """Await, without letting an error of ours hide the one that is already on its way."""
-    with contextlib.suppress(WorldlineError):
-        await work
