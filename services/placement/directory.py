@@ -75,8 +75,8 @@ def transaction(db: sqlite3.Connection, *, durable: bool) -> Iterator[None]:
     """All or nothing. `durable`: on the disk when it returns, and with it all before it.
 
     Not durable means that a power cut (not a crash of this process) may lose the latest such
-    transactions, in order. Recovery from an earlier phase undoes more and is as safe, so that no
-    move waits for the disk between freeze and commit.
+    transactions, in order. Recovery undoes the same whatever phase before the commit it finds, so
+    that no move waits for the disk between freeze and commit.
     """
     db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
     db.execute("BEGIN IMMEDIATE")

@@ -19,18 +19,9 @@ RESTARTED = Failure(
     message="placement restarted before the move was committed; the source stays authoritative",
 )
 
-#: Steps that a durable phase leaves possibly issued: phases are made durable before the step.
-_POSSIBLE: dict[MovePhase, frozenset[Step]] = {
-    MovePhase.REQUESTED: frozenset({Step.ASK_ADMISSION}),
-    MovePhase.ADMITTED: frozenset({Step.ASK_ADMISSION, Step.RESERVE}),
-    MovePhase.RESERVED: frozenset({Step.ASK_ADMISSION, Step.RESERVE, Step.FREEZE}),
-    MovePhase.FROZEN: frozenset({Step.ASK_ADMISSION, Step.RESERVE, Step.FREEZE}),
-    MovePhase.STAGED: frozenset({Step.ASK_ADMISSION, Step.RESERVE, Step.FREEZE}),
-    MovePhase.VERIFIED: frozenset({Step.ASK_ADMISSION, Step.RESERVE, Step.FREEZE, Step.ATTACH}),
-    MovePhase.ATTACHED: frozenset({Step.ASK_ADMISSION, Step.RESERVE, Step.FREEZE, Step.ATTACH}),
-    # How far the move had come is not in the phase: undo all of it.
-    MovePhase.ROLLING_BACK: frozenset({Step.ASK_ADMISSION, Step.RESERVE, Step.FREEZE, Step.ATTACH}),
-}
+#: Every step of which something may be left. How far the move had come is not in its phase: one
+#: that rolls back does not say, and a power cut takes the latest phases from the file with it.
+_POSSIBLE = frozenset({Step.ASK_ADMISSION, Step.RESERVE, Step.FREEZE, Step.ATTACH})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +47,7 @@ def resume(move: Move) -> Resumption:
     failure = move.failure
     if failure is None and (move.verdict is None or move.verdict.admitted):
         failure = RESTARTED
-    issued = frozenset((step, 1) for step in _POSSIBLE[move.phase])
+    issued = frozenset((step, 1) for step in _POSSIBLE)
     phase = MovePhase.ATTACHED if move.phase is MovePhase.ROLLING_BACK else move.phase
     resumed = replace(move, phase=phase, issued=issued, pending=frozenset(), failure=failure)
     return Resumption(resumed, (), (ev.RollbackAsked(failure or RESTARTED),))
