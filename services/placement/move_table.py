@@ -11,6 +11,7 @@ from services.placement.directory import transaction
 from services.placement.move_facts import entry_from_row, facts_to_json, slot_to_list
 from services.placement.phases import MovePhase
 from services.placement.records import MoveEntry, SessionState
+from services.placement.values import Party
 from worldline.contract import Contract, contract_to_proto
 from worldline.errors import InvariantBroken
 
@@ -116,7 +117,8 @@ def commit_move(
 ) -> Committed | CommitRefused:
     """The compare-and-swap: (owner, epoch) to (target, epoch + 1), and the move COMMITTED.
 
-    `contract` is the session's from now on (a T0 session may have dropped to T1). Asking again
+    `contract` is the session's from now on (a T0 session may have dropped to T1). Refused where
+    the target's engine or mover is no longer the process that the move began with. Asking again
     for a move that has committed answers `Committed` again.
     """
     move = entry.move
@@ -125,6 +127,7 @@ def commit_move(
         return Committed(move.source_epoch + 1)
     try:
         with transaction(db, durable=True):
+            _check_target(db, move.target)
             _swap_owner(db, entry, contract)
             _write(
                 db,
@@ -136,6 +139,20 @@ def commit_move(
     except (_Lost, InvariantBroken) as lost:
         return CommitRefused(str(lost))
     return Committed(move.source_epoch + 1)
+
+
+def _check_target(db: sqlite3.Connection, target: Party) -> None:
+    """The processes that hold the copy must be those of now: a later one has not got it."""
+    for table, key, name, incarnation in (
+        ("engines", "engine_id", target.engine_id, target.engine_incarnation),
+        ("nodes", "node_id", target.node_id, target.node_incarnation),
+    ):
+        row = db.execute(
+            f"SELECT incarnation FROM {table} WHERE {key} = ?",  # noqa: S608 - no input in it
+            (name,),
+        ).fetchone()
+        if row is None or row["incarnation"] != incarnation:
+            raise _Lost(f"{name} was replaced by another process since the move began")
 
 
 def _swap_owner(db: sqlite3.Connection, entry: MoveEntry, contract: Contract) -> None:

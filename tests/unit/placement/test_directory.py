@@ -145,6 +145,20 @@ def test_an_owner_or_an_epoch_of_another_time_cannot_commit(
     assert session_table.get_session(db, "s") == before
 
 
+@pytest.mark.parametrize("which", ["engine", "node"])
+def test_a_target_that_was_replaced_is_given_nothing(db: sqlite3.Connection, which: str) -> None:
+    """Its next process has another's name and not the copy; the source still has the world."""
+    ready = attached(db, entry())
+    if which == "engine":
+        node_table.put_engine(db, engine("2", "i2"))
+    else:
+        node_table.put_node(db, node("2", "j2"))
+    answer = move_table.commit_move(db, ready, contract())
+    assert isinstance(answer, CommitRefused)
+    assert f"{which[0]}2 was replaced" in answer.explanation
+    assert session_table.get_session(db, "s") == session(state=SessionState.MOVING)
+
+
 def test_after_a_commit_nothing_takes_the_move_back(db: sqlite3.Connection) -> None:
     ready = attached(db, entry())
     move_table.commit_move(db, ready, contract())
