@@ -1,9 +1,9 @@
 """Slot table: which slot holds what, under which generation. Pure; the memory is elsewhere.
 
-A slot's name is (node, index, generation) and the generation grows at every allocation, so an
-old name never reaches a new tenant (invariant I8). Work that touches a slot's bytes holds a pin;
-a slot that is given up while pinned is QUARANTINED, and nobody may read, write or reuse it until
-the last pin is gone.
+A slot's name is (node, index, generation) and the generation grows at every allocation, from a
+start that is another for every process, so an old name never reaches a new tenant (invariant I8).
+Work that touches a slot's bytes holds a pin; a slot that is given up while pinned is QUARANTINED,
+and nobody may read, write or reuse it until the last pin is gone.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class SlotState:
 class _Slot:
     __slots__ = ("extent_bytes", "generation", "pins", "role", "session_id", "since")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, generation: int, now: float) -> None:
         self.role = SlotRole.FREE
-        self.generation = 0
+        self.generation = generation
         self.session_id = ""
         self.extent_bytes = 0
         self.since = now
@@ -100,12 +100,19 @@ class _Slot:
 
 
 class SlotTable:
-    """The slots of one node."""
+    """The slots of one node. Generations begin above `generation_start`."""
 
-    def __init__(self, node_id: str, slot_count: int, slot_bytes: int, now: float) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        slot_count: int,
+        slot_bytes: int,
+        now: float,
+        generation_start: int = 0,
+    ) -> None:
         self.node_id = node_id
         self.slot_bytes = slot_bytes
-        self._slots = [_Slot(now) for _ in range(slot_count)]
+        self._slots = [_Slot(generation_start, now) for _ in range(slot_count)]
 
     def allocate(self, session_id: str, extent_bytes: int, role: SlotRole, now: float) -> SlotRef:
         """Take the lowest free slot, under a new generation.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
+from services.mover.runtime import generation_start
 from services.mover.slots import TRANSITIONS, SlotRef, SlotRole, SlotTable
 from worldline.errors import CapacityExhausted, Conflict, Fenced, InvariantBroken, NotFound
 from worldline.v1 import move_pb2
@@ -148,3 +151,16 @@ class Tenancy(RuleBasedStateMachine):
 
 Tenancy.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestTenancy = Tenancy.TestCase
+
+
+def test_generations_of_two_processes_are_apart() -> None:
+    """A mover that restarted gives no slot a name that its former self gave."""
+    starts = [generation_start() for _ in range(50)]
+    names = [
+        SlotTable("n", 1, 1000, 0.0, start).allocate("s", 1, SlotRole.LIVE, 0.0).generation
+        for start in starts
+    ]
+    assert names == [start + 1 for start in starts]
+    gaps = [later - earlier for earlier, later in pairwise(sorted(names))]
+    assert min(gaps) >= 1 << 20
+    assert max(names) < 1 << 52
