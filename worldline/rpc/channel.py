@@ -25,6 +25,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     # Restarted peers come back on the same port: look again soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A channel made anew connects at once: by default it inherits the wait of the one before it.
+    ("grpc.use_local_subchannel_pool", 1),
 )
 
 
