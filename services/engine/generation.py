@@ -150,15 +150,27 @@ def advance(
     """One quantum, in the worker's thread; with the block's last one also what is sent of it."""
     started = time.perf_counter()
     try:
-        next(run)
-    except StopIteration as finished:
-        frames = decoded(finished.value, tier)
+        finished = _step(run)
         elapsed_ms = (time.perf_counter() - started) * 1e3
+        if finished is None:
+            return Quantum(elapsed_ms)
+        memory.check_in_place()
+        frames = decoded(finished, tier)
         digest = _state_digest(memory) if digest_wanted else None
         return Quantum(elapsed_ms, frames, crc64(frames.pixels), digest)
     except Exception as error:
+        # Whatever a model does wrong ends its world, never the engine and its other worlds.
         return Quantum((time.perf_counter() - started) * 1e3, error=_without_frames(error))
-    return Quantum((time.perf_counter() - started) * 1e3)
+
+
+def _step(run: Generator[None, None, Frames]) -> Frames | None:
+    """One quantum; the block's frames after the last, None before."""
+    try:
+        next(run)
+    except StopIteration as finished:
+        frames: Frames = finished.value
+        return frames
+    return None
 
 
 def decoded(frames: Frames, tier: DecodeTier) -> Frames:

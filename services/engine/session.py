@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import structlog
 import torch
@@ -18,7 +18,7 @@ from services.engine.signal import Signal, wait_for_change
 from services.engine.slotmap import SlotMap
 from services.engine.world import Action, Frames, StateTree, WorldModel
 from worldline.contract import Contract
-from worldline.errors import Conflict, DeadlineExceeded
+from worldline.errors import Conflict, DeadlineExceeded, InvariantBroken
 from worldline.state.layout import Layout
 from worldline.state.tree import clear_padding, materialize, pack
 from worldline.v1 import move_pb2
@@ -43,6 +43,7 @@ class Memory:
         self._buffer: torch.Tensor | None = slots.buffer()
         self._layout = layout
         self.state = cast(StateTree, materialize(layout, self._buffer))
+        self._placed = tuple(_places(self.state, ""))
 
     def clear_padding(self) -> None:
         """Zero what no leaf covers, so that equal states are equal slots."""
@@ -56,6 +57,21 @@ class Memory:
         """
         return pack(self.state, self._layout, self._open_buffer())
 
+    def check_in_place(self) -> None:
+        """Every leaf is still the view that the model was given.
+
+        Raises:
+            InvariantBroken: the model replaced one; `leaf` names it.
+        """
+        for path, container, key, tensor in self._placed:
+            if container[key] is not tensor:
+                raise InvariantBroken(
+                    f"the model replaced leaf {path}: write in place (`leaf[...] = value`), a "
+                    "tensor of the model's own is not in the slot and would not move",
+                    reason="LEAF_REPLACED",
+                    leaf=path,
+                )
+
     @contextmanager
     def view(self) -> Iterator[memoryview]:
         """The slot's bytes, for digests."""
@@ -65,6 +81,7 @@ class Memory:
     def close(self) -> None:
         """Drop every view and unmap. Raises InvariantBroken when somebody kept one."""
         self.state = {}
+        self._placed = ()
         self._buffer = None
         self._slots.close()
 
@@ -72,6 +89,17 @@ class Memory:
         if self._buffer is None:
             raise Conflict("the slot is unmapped", reason="WORLD_RELEASED")
         return self._buffer
+
+
+def _places(tree: Any, path: str) -> Iterator[tuple[str, Any, Any, torch.Tensor]]:
+    """Where each tensor of a state tree hangs: its path, its container, its key, itself."""
+    is_dict = isinstance(tree, dict)
+    for key, child in tree.items() if is_dict else enumerate(tree):
+        below = f"{path}.{key}".lstrip(".") if is_dict else f"{path}[{key}]"
+        if isinstance(child, torch.Tensor):
+            yield below, tree, key, child
+        elif isinstance(child, (dict, list)):
+            yield from _places(child, below)
 
 
 class Session:

@@ -366,3 +366,24 @@ async def test_no_block_is_begun_that_would_push_an_unread_one_out(harness: Harn
     harness.engine.generation.wake.notify()
     await until(lambda: session.world.block_index == OUTBOX_BLOCKS + 1, session)
     assert session.outbox.get(1).block_index == 1
+
+
+@pytest.mark.parametrize("digests_wanted", [False, True])
+async def test_a_model_that_replaces_a_leaf_ends_its_world_and_no_other(
+    harness: Harness, digests_wanted: bool
+) -> None:
+    await harness.open("s1")
+    await harness.open("s2")
+    noise = harness.engine.session("s1").memory.state["noise"]
+    noise["generator"] = noise["generator"].clone()
+    del noise
+    async with harness.join(0, "s1", digests_wanted=digests_wanted) as player:
+        await player.joined()
+        await player.act(script(0))
+        with pytest.raises(WorldlineError) as failed:
+            await player.read()
+        assert failed.value.reason == "LEAF_REPLACED"
+        assert failed.value.leaf == "noise.generator"
+    async with harness.join(0, "s2") as player:
+        await player.joined()
+        assert len(await player.play(0, 2)) == 2
