@@ -7,7 +7,7 @@ import uuid
 from worldline.contract import Contract, ServiceClass, contract_to_proto
 from worldline.fields import identifier, positive, whole
 from worldline.rpc.channel import ChannelPool
-from worldline.sdk.calls import Caller
+from worldline.sdk.calls import Caller, OnWaiting
 from worldline.sdk.move_record import MoveRecord, move_from_proto
 from worldline.sdk.playback import Playback
 from worldline.sdk.records import (
@@ -35,8 +35,10 @@ class Client:
     """Async context manager over placement's address (host:port).
 
     `timeout_s` bounds every short call, `open_timeout_s` the opening of a world (its engine may
-    have to build a model), `move_timeout_s` a move, `block_timeout_s` the wait for one block, and
-    `patience_s` how long a broken play looks for its session's engine.
+    have to build a model), `move_timeout_s` a move, `block_timeout_s` the wait for one block,
+    `patience_s` how long a broken play looks for its session's engine, and `connect_patience_s`
+    how long a placement that has never answered is tried, whatever the call; meanwhile
+    `on_waiting` is told the seconds waited.
     """
 
     def __init__(
@@ -49,11 +51,17 @@ class Client:
         move_timeout_s: float = 120.0,
         block_timeout_s: float = 60.0,
         patience_s: float = 30.0,
+        connect_patience_s: float = 5.0,
+        on_waiting: OnWaiting | None = None,
     ) -> None:
         identifier(placement_address, "placement_address")
         self.placement_address = placement_address
         self._caller = Caller(
-            client_id or f"client-{uuid.uuid4().hex[:12]}", positive(timeout_s, "timeout_s")
+            client_id or f"client-{uuid.uuid4().hex[:12]}",
+            positive(timeout_s, "timeout_s"),
+            placement_address=placement_address,
+            connect_patience_s=positive(connect_patience_s, "connect_patience_s"),
+            on_waiting=on_waiting,
         )
         self._open_timeout_s = positive(open_timeout_s, "open_timeout_s")
         self._move_timeout_s = positive(move_timeout_s, "move_timeout_s")
@@ -85,6 +93,7 @@ class Client:
             Rejected: there is no room for it; `verdict` has the reason.
             InvalidInput: an unknown preset or a seed out of range.
             NotFound: no such node.
+            Unavailable: nobody listens at placement's address.
         """
         identifier(preset, "preset")
         whole(seed, "seed", at_most=_SEED_MAX)

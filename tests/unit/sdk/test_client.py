@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.unit.sdk.fakes import Stage
@@ -63,6 +65,31 @@ async def test_nobody_there_is_unavailable_within_the_deadline() -> None:
     async with Client("127.0.0.1:1", timeout_s=0.5) as client:
         with pytest.raises((Unavailable, DeadlineExceeded)):
             await client.nodes()
+
+
+async def test_a_placement_that_never_answered_is_not_waited_for() -> None:
+    waited_s: list[float] = []
+    async with (
+        Client("127.0.0.1:1", connect_patience_s=0.5, on_waiting=waited_s.append) as client,
+        asyncio.timeout(10),
+    ):
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1; is `worldline up` running"):
+            await client.open("tiny")  # its own deadline is two minutes
+    assert waited_s == sorted(waited_s)
+    assert 0 < len(waited_s) < 10
+
+
+async def test_a_placement_that_answered_may_restart() -> None:
+    stage = await Stage.build()
+    waited_s: list[float] = []
+    async with Client(
+        stage.address, timeout_s=1.5, connect_patience_s=0.2, on_waiting=waited_s.append
+    ) as client:
+        await client.nodes()
+        await stage.close()
+        with pytest.raises((Unavailable, DeadlineExceeded), match="placement"):
+            await client.nodes()
+    assert max(waited_s) > 0.2
 
 
 async def test_an_unknown_session(stage: Stage, client: Client) -> None:
