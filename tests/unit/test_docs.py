@@ -23,3 +23,13 @@ def test_a_named_test_exists(path: str, name: str) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readmes_sample_is_the_example() -> None:
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown == [(ROOT / "examples/ten_lines.py").read_text()]
+
+
+def test_the_readme_starts_a_cluster_before_it_runs_the_sample() -> None:
+    page = (ROOT / "README.md").read_text()
+    assert page.index("worldline up --nodes") < page.index(".venv/bin/python examples/ten_lines.py")
