@@ -140,8 +140,8 @@ def _decide_condition(
         return Verdict.reject(
             RejectReason.PATH_UNMEASURED,
             f"the path from {request.source_node_id} to {request.target_node_id} has "
-            f"{path.samples} of the {SAMPLES_SETTLED} measurements that would settle whether "
-            f"{_takes(condition)}; measure it again and ask again",
+            f"{path.samples} of the {SAMPLES_SETTLED} measurements that would settle it "
+            f"({_takes(condition)}); measure it again and ask again",
             numbers,
             retry_after_ms=policy.probe_retry_ms,
         )
@@ -168,10 +168,17 @@ def _decide_condition(
 
 def _takes(condition: Condition) -> str:
     relation = "within" if condition.in_time else "not within"
+    numbers = condition.numbers()
+    return f"{_cost_text(numbers)}, {relation} the horizon of {numbers['horizon_ms']:g} ms"
+
+
+def _cost_text(numbers: dict[str, float]) -> str:
+    """Both terms of T_migrate beside their sum, so that a reader can add them up."""
+    rate_bytes_per_s = numbers["rate_bytes_per_s"]
     return (
-        f"{condition.transfer.state_bytes} bytes take {condition.t_migrate_ms:.1f} ms at "
-        f"{condition.path.rate_bytes_per_s:.4g} B/s and {condition.path.setup_ms:.1f} ms of "
-        f"set-up, {relation} the horizon of {condition.transfer.horizon_ms:g} ms"
+        f"{numbers['state_bytes'] / 1e6:.2f} MB: {numbers['setup_ms']:.1f} ms set-up + "
+        f"{numbers['state_bytes'] / rate_bytes_per_s * 1e3:.1f} ms at "
+        f"{rate_bytes_per_s / 1e6:.5g} MB/s = {numbers['t_migrate_ms']:.1f} ms"
     )
 
 
@@ -216,11 +223,7 @@ def _admit_text(request: MoveRequest, numbers: dict[str, float]) -> str:
             f"{request.extent_bytes} bytes may measure the path from {request.source_node_id} "
             f"to {request.target_node_id}"
         )
-    return (
-        f"{request.extent_bytes} bytes take {numbers['t_migrate_ms']:.1f} ms at "
-        f"{numbers['rate_bytes_per_s']:.4g} B/s, within the horizon of "
-        f"{numbers['horizon_ms']:g} ms"
-    )
+    return f"{_cost_text(numbers)}, within the horizon of {numbers['horizon_ms']:g} ms"
 
 
 def _predicted_ms(

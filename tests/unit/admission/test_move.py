@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from services.admission.core import Admission
@@ -24,6 +26,18 @@ def test_a_measured_path_is_admitted_with_its_arithmetic() -> None:
     assert numbers["l_star_ms"] == pytest.approx(133.6, rel=0.01)
     assert numbers["required_rate_bytes_per_s"] == pytest.approx(4.175e9, rel=0.001)
     assert (numbers["moves_into_receiver"], numbers["fan_in_max"]) == (0, 1)
+
+
+@pytest.mark.parametrize("rate", [25 * GBIT_PER_S, 100 * GBIT_PER_S])
+def test_the_explanation_adds_up(rate: float) -> None:
+    text = measured(rate=rate).admit_move(move(), "t", 0.0).verdict.explanation
+    parts = re.match(
+        r"([\d.]+) MB: ([\d.]+) ms set-up \+ ([\d.]+) ms at ([\d.]+) MB/s = ([\d.]+)", text
+    )
+    assert parts is not None, text
+    size_mb, setup_ms, transfer_ms, rate_mb_per_s, total_ms = map(float, parts.groups())
+    assert total_ms == pytest.approx(setup_ms + transfer_ms, abs=0.2)
+    assert transfer_ms == pytest.approx(size_mb / rate_mb_per_s * 1e3, rel=0.01)
 
 
 def test_the_ticket_says_what_was_asked() -> None:
