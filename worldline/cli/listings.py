@@ -86,7 +86,8 @@ def print_moves(records: tuple[MoveRecord, ...]) -> None:
         for record in records
     )
     columns = ("MOVE", "SESSION", "SOURCE", "TARGET", "OUTCOME", "REASON", "FROZEN MS", "BYTES")
-    print_table(columns, rows, "no moves")
+    drop = ("BYTES", "SOURCE", "FROZEN MS", "TARGET")
+    print_table(columns, rows, "no moves", drop=drop)
 
 
 def _print_nodes(found: tuple[Node, ...]) -> None:
@@ -96,7 +97,7 @@ def _print_nodes(found: tuple[Node, ...]) -> None:
             "alive" if node.alive else "silent",
             f"{node.slots_free}/{node.slots_total}",
             human_bytes(node.slot_bytes),
-            ", ".join(
+            "\n".join(
                 f"{engine.engine_id} ({engine.device}, {engine.sessions} sessions"
                 f"{'' if engine.alive else ', silent'})"
                 for engine in node.engines
@@ -105,7 +106,8 @@ def _print_nodes(found: tuple[Node, ...]) -> None:
         )
         for node in found
     )
-    print_table(("NODE", "STATE", "FREE SLOTS", "SLOT", "ENGINES"), rows, "no nodes")
+    columns = ("NODE", "STATE", "FREE SLOTS", "SLOT", "ENGINES")
+    print_table(columns, rows, "no nodes", drop=("SLOT", "FREE SLOTS"))
 
 
 def _print_sessions(found: tuple[SessionInfo, ...]) -> None:
@@ -123,4 +125,4 @@ def _print_sessions(found: tuple[SessionInfo, ...]) -> None:
         for session in found
     )
     columns = ("SESSION", "STATE", "NODE", "EPOCH", "PRESET", "SEED", "CLASS", "BYTES")
-    print_table(columns, rows, "no sessions")
+    print_table(columns, rows, "no sessions", drop=("CLASS", "SEED", "BYTES", "PRESET"))

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from worldline.errors import (
     CapacityExhausted,
@@ -25,6 +27,7 @@ from worldline.errors import (
 )
 from worldline.sdk.move_record import MoveRecord
 from worldline.sdk.rejected import Rejected
+from worldline.verdict import RejectReason
 
 #: rich assumes 80 columns where nobody looks; tables in files and pipes may be wider.
 _PIPED_COLUMNS = 160
@@ -65,6 +68,13 @@ def move_exit_status(record: MoveRecord) -> int:
     return {"committed": 0, "rejected": 3}.get(record.outcome, 1)
 
 
+#: The way out in this command line's words, where the message can only speak in general.
+_WAYS_OUT = {
+    RejectReason.STATE_TOO_LARGE.name: "start the cluster with larger slots: "
+    "`worldline up --slot-mb N`",
+}
+
+
 def error_line(error: WorldlineError) -> str:
     """One line: reason, field or leaf, what happened and the way out."""
     named = [error.field, error.leaf and f"leaf {error.leaf}"]
@@ -72,7 +82,8 @@ def error_line(error: WorldlineError) -> str:
         named.append(f"granule {error.granule}")
     where = ", ".join(name for name in named if name)
     retry = f" (retry after {error.retry_after_ms} ms)" if error.retry_after_ms else ""
-    return f"{error.reason}{f' [{where}]' if where else ''}: {error.message}{retry}"
+    way_out = f"; {_WAYS_OUT[error.reason]}" if error.reason in _WAYS_OUT else ""
+    return f"{error.reason}{f' [{where}]' if where else ''}: {error.message}{retry}{way_out}"
 
 
 def print_error(error: WorldlineError) -> None:
@@ -115,18 +126,56 @@ def print_json_line(value: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "none"
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    empty: str = "none",
+    *,
+    drop: Sequence[str] = (),
 ) -> None:
-    """A table without frames; `empty` where there are no rows."""
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    count = 0
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-        count += 1
-    if count:
-        console.print(table, markup=False)
-    else:
+    """A table without frames; `empty` where there are no rows.
+
+    No cell is ever cut: an id that lacks its end is of no use. Where the terminal is too narrow
+    the columns of `drop` are left out, in that order, and then lines may be longer than it is.
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    if not cells:
         console.print(empty)
+        return
+    widths = {
+        name: max(cell_len(line) for row in (columns, *cells) for line in row[at].split("\n"))
+        for at, name in enumerate(columns)
+    }
+    left_out: list[str] = []
+    for name in drop:
+        if _table_width(widths) > console.width:
+            left_out.append(name)
+            del widths[name]
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for name in widths:
+        table.add_column(name, no_wrap=True)
+    for row in cells:
+        table.add_row(
+            *(Text(cell) for name, cell in zip(columns, row, strict=True) if name in widths)
+        )
+    print_whole(table, _table_width(widths))
+    if left_out:
+        names = ", ".join(left_out)
+        err_console.print(f"(too narrow for {names}; --json has all)", markup=False)
+
+
+def print_whole(table: Table, width: int) -> None:
+    """A table of that width, in lines longer than the terminal's where need be."""
+    usual = console.width
+    console.width = max(usual, width)
+    try:
+        console.print(table)
+    finally:
+        console.width = usual
+
+
+def _table_width(widths: Mapping[str, int]) -> int:
+    """With one space between columns."""
+    return sum(widths.values()) + len(widths)
 
 
 def hex_digest(digest: int | None) -> str:

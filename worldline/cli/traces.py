@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
+from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table
 
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
-from worldline.cli.output import console, human_bytes, print_json
+from worldline.cli.output import console, human_bytes, print_json, print_whole
 from worldline.errors import NotFound
 from worldline.sdk import Client, Trace, TraceSpan
 
@@ -20,7 +21,9 @@ _ROOT = "move"
 #: Spans leave their process up to a fifth of a second after they end.
 _SETTLE_S = 2.0
 _POLL_S = 0.1
-_BAR_CELLS = 48
+_BAR_CELLS_MAX = 48
+#: A bar shorter than this says nothing; then the facts beside it go first.
+_BAR_CELLS_MIN = 16
 _SHOWN_ATTRIBUTES = ("bytes", "chunks", "rate_bytes_per_s", "verdict", "epoch", "error")
 
 
@@ -63,25 +66,48 @@ async def settled_trace(client: Client, move_id: str, settle_s: float = _SETTLE_
 def print_waterfall(found: Trace) -> None:
     """One line a span, children below their parent, bars on one time axis."""
     total_ms = max(span.start_offset_ms + span.duration_ms for span in found.spans)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("SPAN", "SERVICE"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("START MS", justify="right")
-    table.add_column("MS", justify="right")
-    table.add_column(f"0 to {total_ms:.1f} ms", no_wrap=True)
-    table.add_column("")
-    for depth, span in in_order(found.spans):
-        style = "red" if span.status == "error" else "green" if depth == 0 else "cyan"
-        table.add_row(
-            escape("  " * depth + span.name),
-            escape(span.service),
+    axis = f"0 to {total_ms:.1f} ms"
+    head = ("SPAN", "SERVICE", "START MS", "MS")
+    rows = [
+        (
+            "  " * depth + span.name,
+            span.service,
             f"{span.start_offset_ms:.1f}",
             f"{span.duration_ms:.1f}",
-            f"[{style}]{bar(span, total_ms, _BAR_CELLS)}[/]",
-            escape(_facts(span)),
+        )
+        for depth, span in in_order(found.spans)
+    ]
+    spans = [span for _, span in in_order(found.spans)]
+    # One space after each column.
+    numbers_width = sum(max(map(cell_len, column)) + 1 for column in zip(head, *rows, strict=True))
+    facts_width = max(cell_len(_facts(span)) for span in spans)
+    cells, with_facts = bar_cells(console.width - numbers_width, facts_width, cell_len(axis))
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for column in head:
+        table.add_column(column, no_wrap=True, justify="right" if column.endswith("MS") else "left")
+    table.add_column(axis, no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row, span in zip(rows, spans, strict=True):
+        style = "red" if span.status == "error" else "cyan" if row[0].startswith(" ") else "green"
+        table.add_row(
+            *map(escape, row),
+            f"[{style}]{bar(span, total_ms, cells)}[/]",
+            escape(_facts(span)) if with_facts else "",
         )
     console.print(f"trace {found.trace_id}", markup=False)
-    console.print(table)
+    print_whole(table, numbers_width + max(cells, cell_len(axis)) + 2)
+
+
+def bar_cells(left: int, facts_width: int, axis_width: int) -> tuple[int, bool]:
+    """Cells of a bar and whether facts fit beside it, in the `left` cells beside the numbers.
+
+    The bar shrinks first, then the facts go: the numbers always stay.
+    """
+    least = max(_BAR_CELLS_MIN, axis_width)
+    beside = left - facts_width - 2
+    if beside >= least:
+        return min(_BAR_CELLS_MAX, beside), True
+    return min(_BAR_CELLS_MAX, max(_BAR_CELLS_MIN, left - 2)), False
 
 
 def in_order(spans: tuple[TraceSpan, ...]) -> Iterator[tuple[int, TraceSpan]]:

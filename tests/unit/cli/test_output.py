@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from rich.console import Console
 
+from worldline.cli import output, traces
 from worldline.cli.output import (
     error_line,
     exit_status,
@@ -28,7 +31,7 @@ from worldline.errors import (
     Unavailable,
     WorldlineError,
 )
-from worldline.sdk import MovePhase, MoveRecord, Rejected, TraceSpan
+from worldline.sdk import MovePhase, MoveRecord, Rejected, Trace, TraceSpan
 from worldline.verdict import RejectReason, Verdict
 
 
@@ -74,6 +77,11 @@ def span(span_id: str, parent: str, start: float, duration: float = 1.0) -> Trac
             "CAPACITY_EXHAUSTED: busy (retry after 40 ms)",
         ),
         (Rejected(Verdict.reject(RejectReason.NO_TARGET, "none")), 3, "NO_TARGET: none"),
+        (
+            Rejected(Verdict.reject(RejectReason.STATE_TOO_LARGE, "big")),
+            3,
+            "STATE_TOO_LARGE: big; start the cluster with larger slots: `worldline up --slot-mb N`",
+        ),
     ],
 )
 def test_an_error_is_one_line_and_a_status(error: WorldlineError, status: int, line: str) -> None:
@@ -158,3 +166,64 @@ def test_a_strip_of_nothing_is_refused(tmp_path: Path) -> None:
     ]
     with pytest.raises(InvalidInput):
         write_strip(tmp_path / "x.png", odd)
+
+
+LONG_ID = "session-" + "0" * 24
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is printed on 80 columns."""
+    out = io.StringIO()
+    console = Console(file=out, width=80, soft_wrap=True)
+    for module in (output, traces):
+        monkeypatch.setattr(module, "console", console)
+    monkeypatch.setattr(output, "err_console", Console(file=out, width=80, soft_wrap=True))
+    return out
+
+
+def test_a_narrow_table_drops_columns_and_cuts_no_cell(narrow: io.StringIO) -> None:
+    columns = ("MOVE", "SESSION", "SOURCE", "BYTES", "OUTCOME")
+    row = ("move-" + "1" * 24, LONG_ID, "node-1-cpu", "1.43 MB", "committed")
+    output.print_table(columns, [row], drop=("BYTES", "SOURCE"))
+    lines = narrow.getvalue().splitlines()
+    assert lines[0].split() == ["MOVE", "SESSION", "OUTCOME"]
+    assert lines[1].split() == [row[0], LONG_ID, "committed"]
+    assert "too narrow for BYTES, SOURCE" in lines[2]
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_table_that_cannot_get_narrower_is_wider_than_the_terminal(narrow: io.StringIO) -> None:
+    output.print_table(("A", "B", "C"), [(LONG_ID, LONG_ID, LONG_ID)])
+    assert narrow.getvalue().splitlines()[1].split() == [LONG_ID] * 3
+
+
+def test_a_narrow_waterfall_keeps_its_numbers(narrow: io.StringIO) -> None:
+    spans = tuple(
+        TraceSpan(
+            f"mover.reserve{number}",
+            "",
+            "placement",
+            f"mover.reserve{number}",
+            1_000.0 + number,
+            2_345.6,
+            "ok",
+            {"bytes": "1670124960", "rate_bytes_per_s": "1684000000", "chunks": "399"},
+        )
+        for number in range(3)
+    )
+    traces.print_waterfall(Trace("t", spans))
+    lines = narrow.getvalue().splitlines()
+    assert "START MS" in lines[1]
+    assert all("2345.6" in line and "█" in line for line in lines[2:])
+    assert all(len(line) <= 80 for line in lines)
+
+
+@given(st.integers(0, 300), st.integers(0, 80), st.integers(1, 30))
+def test_a_bar_leaves_room_for_what_stands_beside_it(left: int, facts: int, axis: int) -> None:
+    cells, with_facts = traces.bar_cells(left, facts, axis)
+    assert 16 <= cells <= 48
+    if with_facts:
+        assert max(cells, axis) + facts + 2 <= left
+    elif left >= 18:
+        assert cells + 2 <= left
