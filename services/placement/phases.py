@@ -4,46 +4,9 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
+from worldline.move_phase import BEFORE_COMMIT, MovePhase
 
-class MovePhase(IntEnum):
-    """Where a move stands; numbers as in move.proto."""
-
-    REQUESTED = 1
-    ADMITTED = 2
-    RESERVED = 3
-    FROZEN = 4
-    STAGED = 5
-    VERIFIED = 6
-    ATTACHED = 7
-    COMMITTED = 8
-    DONE = 9
-    ROLLING_BACK = 10
-    ABORTED = 11
-    REJECTED = 12
-
-    @property
-    def terminal(self) -> bool:
-        """Nothing of the move is left to do, and nothing of it is held anywhere."""
-        return self in TERMINAL
-
-    @property
-    def before_commit(self) -> bool:
-        """The source is authoritative and the move can still be given up."""
-        return self in BEFORE_COMMIT
-
-
-BEFORE_COMMIT = frozenset(
-    {
-        MovePhase.REQUESTED,
-        MovePhase.ADMITTED,
-        MovePhase.RESERVED,
-        MovePhase.FROZEN,
-        MovePhase.STAGED,
-        MovePhase.VERIFIED,
-        MovePhase.ATTACHED,
-    }
-)
-TERMINAL = frozenset({MovePhase.DONE, MovePhase.ABORTED, MovePhase.REJECTED})
+__all__ = ["BEFORE_COMMIT", "OBLIGATIONS", "Goal", "MovePhase", "Outcome", "Step"]
 
 
 class Goal(IntEnum):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from worldline.move_phase import MovePhase
 from worldline.sdk.actions import Action
 from worldline.sdk.block import Block
 from worldline.sdk.client import Client
-from worldline.sdk.move_record import (
-    Failure,
-    MovePhase,
-    MoveRecord,
-    Progress,
-    PushStats,
-)
+from worldline.sdk.move_record import Failure, MoveRecord, Progress, PushStats
 from worldline.sdk.records import (
     Engine,
     Node,

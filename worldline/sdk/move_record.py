@@ -4,36 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import worldline.errors as tree
 from worldline.errors import InvariantBroken, WorldlineError
 from worldline.fields import enum_member
+from worldline.move_phase import MovePhase
 from worldline.sdk.rejected import Rejected
 from worldline.v1 import move_pb2, placement_pb2
 from worldline.verdict import Verdict, verdict_from_proto
-
-
-class MovePhase(IntEnum):
-    """Phases of a move, in order; numbers as in move.proto."""
-
-    REQUESTED = 1
-    ADMITTED = 2
-    RESERVED = 3
-    FROZEN = 4
-    STAGED = 5
-    VERIFIED = 6
-    ATTACHED = 7
-    COMMITTED = 8
-    DONE = 9
-    ROLLING_BACK = 10
-    ABORTED = 11
-    REJECTED = 12
-
-    @property
-    def terminal(self) -> bool:
-        """Nothing happens to the move any more."""
-        return self in (MovePhase.DONE, MovePhase.ABORTED, MovePhase.REJECTED)
 
 
 @dataclass(frozen=True, slots=True)
