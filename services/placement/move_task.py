@@ -26,7 +26,7 @@ from services.placement.records import MoveEntry
 from services.placement.steps import Steps
 from services.placement.values import Failure
 from worldline.errors import WorldlineError
-from worldline.telemetry import current_trace_id, instruments, span
+from worldline.telemetry import current_trace_id, instruments, span, traceparent_in
 
 _log = structlog.get_logger(__name__)
 
@@ -106,8 +106,11 @@ class MoveTask:
         for event in events:
             self._events.put_nowait(event)
         try:
-            with span("move", move_id=move.move_id, session_id=move.session_id) as root:
+            # After a restart the rest of the move belongs to the trace that its record names.
+            parent = traceparent_in(self.entry.trace_id)
+            with span("move", parent=parent, move_id=move.move_id) as root:
                 root.set(
+                    session_id=move.session_id,
                     source_node_id=move.source.node_id,
                     target_node_id=move.target.node_id,
                     epoch=move.source_epoch,

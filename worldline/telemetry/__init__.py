@@ -1,4 +1,4 @@
-"""Telemetry: spans, metrics and logs of one process; see docs/design for the span names.
+"""Telemetry: spans, metrics and logs of one process.
 
 Everything works with nothing started: spans and metrics then cost a few attribute look-ups and
 trace ids that arrive over gRPC are still passed on.
@@ -9,7 +9,13 @@ from __future__ import annotations
 from worldline.telemetry.logs import configure_logs
 from worldline.telemetry.metrics import Instruments, instruments
 from worldline.telemetry.process import Telemetry, start
-from worldline.telemetry.spans import ActiveSpan, current_trace_id, current_traceparent, span
+from worldline.telemetry.spans import (
+    ActiveSpan,
+    current_trace_id,
+    current_traceparent,
+    span,
+    traceparent_in,
+)
 
 __all__ = [
     "ActiveSpan",
@@ -21,4 +27,5 @@ __all__ = [
     "instruments",
     "span",
     "start",
+    "traceparent_in",
 ]

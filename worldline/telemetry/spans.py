@@ -6,6 +6,7 @@ The tracer is this module's own, not OpenTelemetry's process-wide one: an applic
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -64,8 +65,9 @@ class ActiveSpan:
 def span(name: str, *, parent: str = "", **attributes: Attribute) -> Iterator[ActiveSpan]:
     """Run the block inside a span; its children are the spans that the block opens.
 
-    `parent` is a W3C traceparent (see `current_traceparent`) to hang the span under, for work
-    that goes on in another task or after a restart; by default the current span is the parent.
+    `parent` is a W3C traceparent (see `current_traceparent`, `traceparent_in`) to hang the span
+    under, for work that goes on in another task or after a restart; by default the current span is
+    the parent.
     Whatever the block raises is recorded, cancellation too, and raised on.
     """
     above = _PROPAGATOR.extract({"traceparent": parent}) if parent else None
@@ -95,6 +97,15 @@ def current_traceparent() -> str:
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier)
     return carrier.get("traceparent", "")
+
+
+def traceparent_in(trace_id: str) -> str:
+    """A W3C traceparent that continues a trace whose root span went with its process.
+
+    The parent it names was never sent: spans below it stand beside the others of the trace. Empty
+    where `trace_id` is.
+    """
+    return f"00-{trace_id}-{secrets.token_hex(8)}-01" if trace_id else ""
 
 
 def _trace_id(inner: Span) -> str:

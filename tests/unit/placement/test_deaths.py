@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.placement import move_table, move_task
 from tests.unit.placement.cluster import LEASE_MS, Cluster, running_cluster
 from worldline.errors import Unavailable
+from worldline.telemetry.spans import use_tracer
 from worldline.v1 import move_pb2, placement_pb2
 
 
@@ -136,6 +140,28 @@ async def test_placement_dies_in_mid_rollback(tmp_path: Path) -> None:
             "UNAVAILABLE",
         )
         cluster.check_at(session_id, "e1")
+
+
+async def test_what_a_restart_does_is_in_the_moves_own_trace(tmp_path: Path) -> None:
+    spans = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    use_tracer(provider.get_tracer("worldline"))
+    try:
+        async with running_cluster(tmp_path) as cluster:
+            _, task, gate = await moving(cluster, "n1.Push")
+            await cluster.crash_placement()
+            await asyncio.gather(task, return_exceptions=True)
+            gate.set()
+            spans.clear()
+            await cluster.start_placement()
+            (listed,) = (await cluster.ask("ListMoves", placement_pb2.ListMovesRequest())).moves
+            record = await cluster.ended(listed.move_id)
+    finally:
+        use_tracer(None)
+    found = {one.name: f"{one.context.trace_id:032x}" for one in spans.get_finished_spans()}
+    assert found["move"] == found["thaw_source"] == record.trace_id
+    provider.shutdown()
 
 
 async def test_placement_dies_while_opening(tmp_path: Path) -> None:
