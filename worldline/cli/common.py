@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from worldline.cli.output import exit_status, print_error
+from worldline.cli.main import INTERRUPTED
+from worldline.cli.output import err_console, exit_status, print_error
 from worldline.cli.rundir import find_cluster
-from worldline.errors import WorldlineError
+from worldline.errors import InvalidInput, WorldlineError
 from worldline.sdk import Client
+
+_HOST_PORT = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})", re.ASCII)
+_PORT_MAX = 65_535
+#: A call that takes longer to connect is explained.
+_SAY_WAITING_S = 1.0
 
 PlacementOption = Annotated[
     str,
@@ -41,6 +48,8 @@ def run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:
     except WorldlineError as error:
         print_error(error)
         raise typer.Exit(exit_status(error)) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
     if status:
         raise typer.Exit(status)
 
@@ -50,12 +59,39 @@ def placement_address(given: str) -> str:
 
     Raises:
         NotFound: none of them names a placement.
+        InvalidInput: what names one is no address.
     """
-    return given or os.environ.get("WORLDLINE_PLACEMENT", "") or find_cluster().placement_address
+    named = given or os.environ.get("WORLDLINE_PLACEMENT", "")
+    return host_port(named, "placement") if named else find_cluster().placement_address
+
+
+def host_port(text: str, field: str) -> str:
+    """`text` if it is HOST:PORT; an IPv6 host stands in brackets.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    match = _HOST_PORT.fullmatch(text)
+    if match is None or not 1 <= int(match["port"]) <= _PORT_MAX:
+        raise InvalidInput(
+            f"{field} must be HOST:PORT with a port of 1 to {_PORT_MAX}, for example "
+            f"127.0.0.1:7400; got {text!r}",
+            field=field,
+        )
+    return text
 
 
 @contextlib.asynccontextmanager
 async def connected(placement: str, **limits: float) -> AsyncIterator[Client]:
-    """A client to the placement that `placement_address` finds."""
-    async with Client(placement_address(placement), **limits) as client:  # type: ignore[arg-type]
+    """A client to the placement that `placement_address` finds; says when it has to wait."""
+    address = placement_address(placement)
+    said = False
+
+    def on_waiting(waited_s: float) -> None:
+        nonlocal said
+        if not said and waited_s >= _SAY_WAITING_S:
+            said = True
+            err_console.print(f"waiting for placement at {address} ...", highlight=False)
+
+    async with Client(address, on_waiting=on_waiting, **limits) as client:  # type: ignore[arg-type]
         yield client

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Annotated
 
 import typer
@@ -19,8 +21,12 @@ from worldline.cli.output import (
     print_json,
     print_table,
 )
-from worldline.sdk import MovePhase, MoveRecord
+from worldline.errors import DeadlineExceeded, Unavailable, WorldlineError
+from worldline.sdk import Client, MovePhase, MoveRecord
 from worldline.sdk import Progress as MoveProgress
+
+#: How long a client that leaves asks for the id of the move that it leaves behind.
+_LAST_LOOK_S = 2.0
 
 
 def move(
@@ -38,12 +44,17 @@ def move(
     async def work() -> int:
         async with connected(placement, move_timeout_s=timeout_s) as client:
             session = await client.session(session_id)
-            with ProgressView(quiet=as_json) as view:
-                record = await session.move(target, view.show)
+            try:
+                with ProgressView(quiet=as_json) as view:
+                    record = await session.move(target, view.show)
+            except (asyncio.CancelledError, DeadlineExceeded, Unavailable):
+                await _say_that_it_goes_on(client, session_id)
+                raise
         if as_json:
             print_json(move_jsonable(record))
         else:
             print_record(record)
+            console.print(f"\nsee it with: worldline trace {record.move_id}", highlight=False)
         return move_exit_status(record)
 
     run(work)
@@ -60,6 +71,8 @@ def moves(
     async def work() -> int:
         async with connected(placement) as client:
             records = await client.moves(session_id, limit)
+            if session_id and not records:
+                await client.session(session_id)  # unknown is not the same as never moved
         if as_json:
             print_json([move_jsonable(record) for record in records])
         else:
@@ -67,6 +80,18 @@ def moves(
         return 0
 
     run(work)
+
+
+async def _say_that_it_goes_on(client: Client, session_id: str) -> None:
+    """Placement drives a move to its end, whoever watches: a client that leaves must know."""
+    ask = f"`worldline moves --session {session_id}`"
+    latest: tuple[MoveRecord, ...] = ()
+    with contextlib.suppress(WorldlineError, TimeoutError):
+        async with asyncio.timeout(_LAST_LOOK_S):
+            latest = await client.moves(session_id, limit=1)
+    running = [record.move_id for record in latest if record.outcome == "running"]
+    text = f"{running[0]} goes on without you: {ask}" if running else f"what became of it: {ask}"
+    err_console.print(text, markup=False, highlight=False)
 
 
 class ProgressView:
@@ -110,6 +135,8 @@ def print_record(record: MoveRecord) -> None:
     """Outcome, verdict, phases in ms and digests of one move."""
     reason = f" ({record.reason})" if record.reason else ""
     console.print(f"move {record.move_id}: {record.outcome}{reason}", markup=False)
+    if record.target_engine_id:
+        console.print(f"from {record.source_engine_id} to {record.target_engine_id}", markup=False)
     if record.verdict is not None:
         console.print(f"verdict {record.verdict.label}: {record.verdict.explanation}", markup=False)
     if record.failure is not None:

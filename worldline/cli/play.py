@@ -10,7 +10,7 @@ import typer
 
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
 from worldline.cli.output import console, hex_digest, print_json, print_json_line
-from worldline.cli.strip import Labelled, write_strip
+from worldline.cli.strip import Labelled, check_writable, write_strip
 from worldline.contract import Contract, DecodeTier, DeterminismTier, ServiceClass
 from worldline.errors import InvalidInput
 from worldline.sdk import Action, Block
@@ -74,10 +74,15 @@ def play(
     placement: PlacementOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Play a session with held keys; prints each block as it comes."""
+    """Play a session with held keys; prints each block as it comes.
+
+    Takes the stream over from any other client that plays the session: theirs ends.
+    """
 
     async def work() -> int:
         action = Action.keys(keys, mouse_dx, mouse_dy)
+        if png is not None:
+            check_writable(png, "png")
         frames: list[Labelled] = []
         async with connected(placement) as client:
             session = await client.session(session_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,4 +56,18 @@ def write_strip(path: Path, frames: Sequence[Labelled], columns: int = _COLUMNS_
         )
         strip.paste(picture, (left, top + _LABEL_PX))
     path.parent.mkdir(parents=True, exist_ok=True)
-    strip.save(path)
+    strip.save(path, format="PNG")
+
+
+def check_writable(path: Path, field: str) -> None:
+    """Before the work that would be lost: can a file be written at `path`?
+
+    Raises:
+        InvalidInput: it is a directory, or its directory is missing or not writable.
+    """
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a directory; name a file in it", field=field)
+    if not path.parent.is_dir():
+        raise InvalidInput(f"there is no directory {path.parent} to write in", field=field)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidInput(f"{path} cannot be written", field=field)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -15,18 +16,32 @@ from worldline.cli.common import DirOption, JsonOption, run
 from worldline.cli.output import console, err_console, print_json_line, print_table
 from worldline.cli.parts import ClusterOptions
 from worldline.cli.rundir import default_run_dir
+from worldline.fields import positive
+
+
+class LogLevel(StrEnum):
+    """What typer offers and checks."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 def up(
     nodes: Annotated[int, typer.Option(min=1, help="How many nodes.")] = 2,
     directory: DirOption = None,
     slots: Annotated[int, typer.Option(help="Slots per node.")] = 4,
-    slot_mb: Annotated[float, typer.Option(help="Size of each slot, MiB.")] = 64.0,
+    slot_mb: Annotated[
+        float, typer.Option(help="Size of each slot, MiB; a world's state must fit one.")
+    ] = 64.0,
     threads: Annotated[int, typer.Option(help="Compute threads of each engine.")] = 1,
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Placement's port on loopback; 0: a free one.")
     ] = 7400,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[LogLevel, typer.Option(help="Least level that is logged.")] = (
+        LogLevel.INFO
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Run a local cluster until Ctrl-C: admission, placement, and a mover and engine per node."""
@@ -35,10 +50,10 @@ def up(
         options = ClusterOptions(
             nodes=nodes,
             slots=slots,
-            slot_bytes=int(slot_mb * (1 << 20)),
+            slot_bytes=int(positive(slot_mb, "slot_mb", at_least=1) * (1 << 20)),
             threads=threads,
             port=port,
-            log_level=log_level,
+            log_level=log_level.value,
         )
         run_dir = (directory or default_run_dir()).absolute()
         say = (lambda _text: None) if as_json else _say

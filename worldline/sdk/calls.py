@@ -95,7 +95,7 @@ class Caller:
     ) -> float:
         """Until the next attempt; raises what is to be said where there is none."""
         now_s = time.monotonic()
-        transport = _transport_status(error)
+        transport = transport_status(error)
         unreachable = transport is grpc.StatusCode.UNAVAILABLE
         self._answered = self._answered or transport is None
         if unreachable and not self._answered:
@@ -119,7 +119,7 @@ class Caller:
         )
 
 
-def _transport_status(error: WorldlineError) -> grpc.StatusCode | None:
+def transport_status(error: WorldlineError) -> grpc.StatusCode | None:
     """The status that gRPC itself made; None where a service of ours answered."""
     cause = error.__cause__
     if not isinstance(cause, grpc.aio.AioRpcError) or is_ours(cause):

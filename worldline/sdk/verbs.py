@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import grpc
+
 from worldline.errors import (
     Conflict,
     DeadlineExceeded,
@@ -17,7 +19,7 @@ from worldline.errors import (
     WorldlineError,
 )
 from worldline.rpc.channel import mapped_errors
-from worldline.sdk.calls import Caller
+from worldline.sdk.calls import Caller, transport_status
 from worldline.sdk.move_record import (
     Failure,
     MoveRecord,
@@ -163,6 +165,11 @@ class Verbs:
             except WorldlineError as error:
                 policy, now_s = self._caller.policy, time.monotonic()
                 delay_s = policy.delay_s(error, attempt, now_s, deadline_s)
+                if transport_status(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise DeadlineExceeded(
+                        f"the move of {self._session_id} did not end within {self._timeout_s:g} s; "
+                        "it goes on, ask Client.moves"
+                    ) from error
                 if delay_s is None:
                     raise
             await asyncio.sleep(delay_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.unit.sdk.fakes import Stage
-from worldline.cli.main import app
+from worldline.cli.app import app
 from worldline.errors import Unavailable
 from worldline.v1 import move_pb2, placement_pb2
 
@@ -70,9 +71,14 @@ def test_every_command_has_help(command: str) -> None:
     assert "Usage" in result.output
 
 
-def test_help_lists_every_command() -> None:
+def test_help_lists_every_command_and_exit_status() -> None:
     output = invoke("--help").output
     assert all(command in output for command in COMMANDS)
+    assert all(f" {status}  " in output for status in (*range(7), 130))
+
+
+def test_the_version() -> None:
+    assert re.fullmatch(r"worldline \d+\.\d+\.\d+\n", invoke("--version").stdout)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,7 @@ def test_help_lists_every_command() -> None:
         ("play", "s", "--blocks", "0"),
         ("up", "--nodes", "x"),
         ("up", "--nodes", "-1"),
+        ("up", "--log-level", "loud"),
         ("trace",),
     ],
 )
@@ -98,7 +105,13 @@ def test_a_wrong_command_line_is_status_2(arguments: tuple[str, ...]) -> None:
         (("open", "--class", "c9"), "contract.service_class"),
         (("open", "--class", "c4", "--tier", "t2"), "contract.determinism_tier"),
         (("play", "s", "--keys", "Q"), "action.keyboard"),
-        (("up", "--slot-mb", "0"), "slot_bytes"),
+        (("up", "--slot-mb", "0"), "slot_mb"),
+        (("up", "--slot-mb", "nan"), "slot_mb"),
+        (("up", "--slot-mb", "inf"), "slot_mb"),
+        (("nodes", "--placement", "foo"), "placement"),
+        (("nodes", "--placement", "bar:99999"), "placement"),
+        (("play", "s", "--png", "/"), "png"),
+        (("play", "s", "--png", "/nowhere/at/all.png"), "png"),
     ],
 )
 def test_bad_input_names_its_field(arguments: tuple[str, ...], field: str) -> None:
@@ -172,6 +185,41 @@ def test_move_as_json(stage: Stage) -> None:
     result = invoke("move", "session-1", "--json", stage=stage)
     assert result.exit_code == 1
     assert json.loads(result.stdout)["outcome"] == "aborted"
+
+
+def test_a_move_that_outlasts_its_client_is_named(stage: Stage) -> None:
+    stage.placement.move_hangs = True
+    stage.placement.moves[0].phase = move_pb2.MOVE_PHASE_FROZEN
+    result = invoke("move", "session-1", "--timeout-s", "0.2", stage=stage)
+    assert result.exit_code == 5
+    assert "move-1 goes on without you: `worldline moves --session session-1`" in result.stderr
+    assert "did not end within 0.2 s" in result.stderr
+
+
+def test_a_move_names_its_ends_and_its_trace(stage: Stage) -> None:
+    done = _done()
+    done.move.source_engine_id, done.move.target_engine_id = "node-0-cpu", "node-1-cpu"
+    stage.placement.move_events = [done]
+    result = invoke("move", "session-1", stage=stage)
+    assert "from node-0-cpu to node-1-cpu" in result.stdout
+    assert "worldline trace move-1" in result.stdout
+
+
+def test_moves_of_an_unknown_session(stage: Stage) -> None:
+    stage.placement.moves.clear()
+    assert invoke("moves", "--session", "session-1", stage=stage).exit_code == 0
+    result = invoke("moves", "--session", "nope", stage=stage)
+    assert result.exit_code == 4
+    assert "[session_id]" in result.stderr
+
+
+def test_a_dead_placement_is_said_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worldline.cli.common._SAY_WAITING_S", 0.01)
+    result = invoke("nodes", "--placement", "127.0.0.1:1")
+    assert result.exit_code == 5
+    first, last = result.stderr.splitlines()
+    assert first == "waiting for placement at 127.0.0.1:1 ..."
+    assert "no placement answers at 127.0.0.1:1; is `worldline up` running?" in last
 
 
 def test_an_unknown_session_is_status_4(stage: Stage) -> None:

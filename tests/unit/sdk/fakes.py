@@ -3,6 +3,7 @@
 # ruff: noqa: N802 - gRPC's method names
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -142,6 +143,9 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self.records: list[move_pb2.MoveRecord] = []
         self.manifest = placement_pb2.RegisterStateResponse().manifest
         self.move_events: list[placement_pb2.MoveSessionResponse] = []
+        #: After its events a move says nothing more.
+        self.move_hangs = False
+        self.moves = [move_pb2.MoveRecord(move_id="move-1", phase=move_pb2.MOVE_PHASE_DONE)]
         span = placement_pb2.GetTraceResponse.Span
         self.spans = [
             span(span_id="a", service="placement", name="move", duration_ms=4, status="ok"),
@@ -239,8 +243,7 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         return placement_pb2.ListSessionsResponse(sessions=[self.session()])
 
     async def ListMoves(self, request: Any, context: Any) -> Any:
-        done = move_pb2.MoveRecord(move_id="move-1", phase=move_pb2.MOVE_PHASE_DONE)
-        return placement_pb2.ListMovesResponse(moves=[done])
+        return placement_pb2.ListMovesResponse(moves=self.moves)
 
     async def DescribePlacement(self, request: Any, context: Any) -> Any:
         census = move_pb2.Census(counts={"tasks": 3})
@@ -260,6 +263,8 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self._called("MoveSession", request, context)
         for event in self.move_events:
             yield event
+        if self.move_hangs:
+            await asyncio.get_running_loop().create_future()
 
 
 @dataclass

@@ -1,0 +1,63 @@
+"""The console script as a process: how it ends when it is interrupted or cannot write."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+_MAIN = "import sys; sys.argv[1:] = [{!r}]; from worldline.cli.main import main; main()"
+_HEAVY = ("grpc", "numpy", "rich", "typer", "asyncio")
+
+
+def run(code: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        [sys.executable, "-c", code],
+        text=True,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+def test_the_entry_imports_nothing_heavy() -> None:
+    code = f"import sys, worldline.cli.main; sys.exit(any(m in sys.modules for m in {_HEAVY}))"
+    assert run(code).returncode == 0
+
+
+@pytest.mark.parametrize("where", ["worldline.cli.app", "grpc"])
+def test_ctrl_c_during_import_is_quiet(where: str) -> None:
+    code = f"""
+import signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {where!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from worldline.cli.main import main
+main()
+"""
+    ended = run(code)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_a_full_disk_is_one_line(argument: str) -> None:
+    with open("/dev/full", "w") as full:
+        ended = run(_MAIN.format(argument), stdout=full)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("worldline: OUTPUT_FAILED")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_reader_that_left_is_no_traceback() -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    try:
+        ended = run(_MAIN.format("--help"), stdout=write_fd)
+    finally:
+        os.close(write_fd)
+    assert (ended.returncode, ended.stderr) == (1, "")

@@ -1,0 +1,66 @@
+"""App: the command line's root."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from worldline.cli import bench, demo, listings, moves, play, traces, up
+
+# A blank line ends a paragraph of the help; each is one line.
+_EPILOG = "\n\n".join(
+    (
+        "Exit status:",
+        "0  done, and for move: committed",
+        "1  any other error, or a move that was rolled back",
+        "2  wrong command line or input",
+        "3  rejected by admission or placement",
+        "4  no such session, node, move or cluster",
+        "5  unavailable, no room, or out of time: try again",
+        "6  bytes differed",
+        "130  interrupted",
+    )
+)
+
+app = typer.Typer(
+    name="worldline",
+    help="Moves live interactive world-model sessions between nodes, bit for bit.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"worldline {version('worldline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that come before a command."""
+
+
+app.command("up")(up.up)
+app.command("nodes")(listings.nodes)
+app.command("sessions")(listings.sessions)
+app.command("status")(listings.status)
+app.command("open")(play.open_session)
+app.command("play")(play.play)
+app.command("close")(play.close)
+app.command("move")(moves.move)
+app.command("moves")(moves.moves)
+app.command("trace")(traces.trace)
+app.command("demo")(demo.demo)
+app.add_typer(bench.app, name="bench")
