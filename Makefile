@@ -33,5 +33,8 @@ fmt: $(STAMP) ## Format the tree
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench: $(STAMP) ## What a move of a full-size world costs here, to bench-move.json
+	$(BIN)/worldline bench move --preset mg2 --json bench-move.json
+
 clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) worldline/v1 build dist *.egg-info demo-out

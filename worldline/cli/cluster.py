@@ -13,7 +13,7 @@ from pathlib import Path
 from worldline.cli.parts import Addresses, ClusterOptions
 from worldline.cli.process import ServiceProcess, ServiceSpec
 from worldline.cli.rundir import ClusterFile, RunDir
-from worldline.errors import NotFound, WorldlineError
+from worldline.errors import NotFound, Unavailable, WorldlineError
 
 #: Services give calls in flight 2 s and telemetry 1.5 s; what takes longer is stuck.
 STOP_S = 8.0
@@ -38,7 +38,8 @@ class LocalCluster:
     """An async context manager; `start` and `stop` may be called instead.
 
     Children die with this process, live in process groups of their own, and listen on free ports
-    of the loopback interface.
+    of the loopback interface. With `keep_logs` the logs of a cluster one of whose children died
+    by itself outlive it, in `kept_log_path`.
     """
 
     def __init__(
@@ -47,11 +48,15 @@ class LocalCluster:
         *,
         run_dir: Path | None = None,
         on_event: OnEvent | None = None,
+        keep_logs: bool = False,
     ) -> None:
         self.options = options or ClusterOptions()
         #: Running and ended children by name: admission, placement, mover-node-1, engine-node-1.
         self.services: dict[str, ServiceProcess] = {}
         self.nodes: dict[str, NodeHandle] = {}
+        #: Where the logs are after the end; None where nobody needs them.
+        self.kept_log_path: Path | None = None
+        self._keep_logs = keep_logs
         self._run_dir_wanted = run_dir
         self._run_dir: RunDir | None = None
         self._on_event = on_event or (lambda _text: None)
@@ -105,13 +110,13 @@ class LocalCluster:
 
     async def stop(self) -> list[str]:
         """Stop clients before the services they use; returns the names of those killed."""
-        killed: list[str] = []
+        died, killed = self._any_died(), list[str]()
         for kinds in (("engine",), ("mover",), ("placement",), ("admission",)):
             stage = [each for each in self.services.values() if each.spec.service in kinds]
             self._say(stage, "stopping")
             ended = await asyncio.gather(*(each.stop(STOP_S) for each in stage))
             killed += [each.name for each, clean in zip(stage, ended, strict=True) if not clean]
-        self._release()
+        self._release(needs_logs=died or bool(killed))
         return killed
 
     async def start_service(self, spec: ServiceSpec) -> ServiceProcess:
@@ -172,7 +177,12 @@ class LocalCluster:
             try:
                 await self.start_service(spec)
             except WorldlineError as error:
-                if "LISTEN_FAILED" not in error.message or attempt == attempts:
+                if "LISTEN_FAILED" not in error.message:
+                    raise
+                if self.options.port:
+                    self.services.pop("placement").close()  # no mystery: its log is not needed
+                    raise _port_taken(self.options.port) from error
+                if attempt == attempts:
                     raise
                 await admission.stop(ABORT_S)
             else:
@@ -193,14 +203,22 @@ class LocalCluster:
         self.nodes[node_id] = NodeHandle(node_id, mover, engine)
 
     async def _abort(self) -> None:
+        died = self._any_died()
         await asyncio.gather(*(each.stop(ABORT_S) for each in self.services.values()))
-        self._release()
+        self._release(needs_logs=died)
 
-    def _release(self) -> None:
+    def _any_died(self) -> bool:
+        """A child ended with another status than 0, and not because it was told to."""
+        return any(each.status not in (None, 0) for each in self.services.values())
+
+    def _release(self, *, needs_logs: bool) -> None:
         for each in self.services.values():
             each.close()
-        if self._run_dir is not None:
-            self._run_dir.release()
+        if self._run_dir is None:
+            return
+        if needs_logs and self._keep_logs and self.kept_log_path is None:
+            self.kept_log_path = self._run_dir.keep_logs()
+        self._run_dir.release()
 
     def _dir(self) -> RunDir:
         if self._run_dir is None:
@@ -229,6 +247,15 @@ async def _all_or_first_error(work: Iterable[Coroutine[object, object, None]]) -
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _port_taken(port: int) -> Unavailable:
+    return Unavailable(
+        f"port {port} is taken, perhaps by another `worldline up`; stop that or choose another "
+        "with --port N (0: a free one)",
+        reason="PORT_TAKEN",
+        field="port",
+    )
 
 
 def _free_port() -> int:

@@ -105,6 +105,16 @@ class RunDir:
         temporary.write_text(json.dumps(asdict(cluster), indent=2) + "\n")
         temporary.replace(self.path / _CLUSTER_FILE)
 
+    def keep_logs(self) -> Path | None:
+        """Copy the logs to a directory that stays; None where there is no room or no log."""
+        kept = Path(tempfile.mkdtemp(prefix="worldline-logs-"))
+        try:
+            shutil.copytree(self.log_path, kept, dirs_exist_ok=True)
+        except OSError:
+            shutil.rmtree(kept, ignore_errors=True)
+            return None
+        return kept
+
     def release(self) -> None:
         """Remove what was made and give the lock back; idempotent."""
         if self._lock_fd < 0:

@@ -58,14 +58,18 @@ def up(
         run_dir = (directory or default_run_dir()).absolute()
         say = (lambda _text: None) if as_json else _say
         async with _stopping() as stop:
-            cluster = LocalCluster(options, run_dir=run_dir, on_event=say)
-            if not await _unless_stopped(cluster.start(), stop):
-                return 0
-            _announce(cluster, as_json)
+            cluster = LocalCluster(options, run_dir=run_dir, on_event=say, keep_logs=True)
             try:
-                await _watch(cluster, stop)
+                if not await _unless_stopped(cluster.start(), stop):
+                    return 0
+                _announce(cluster, as_json)
+                try:
+                    await _watch(cluster, stop)
+                finally:
+                    killed = await cluster.stop()
             finally:
-                killed = await cluster.stop()
+                if cluster.kept_log_path is not None:
+                    _say(f"the logs stay in {cluster.kept_log_path}")
             for name in killed:
                 err_console.print(f"{name} did not stop in time and was killed", markup=False)
             return 1 if killed else 0

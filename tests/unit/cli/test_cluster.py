@@ -124,6 +124,45 @@ async def test_a_taken_port_is_tried_again_and_then_said() -> None:
     assert sum("placement starting" in event for event in events) == 3
 
 
+async def test_a_wanted_port_that_is_taken_is_named(kept_below: Path) -> None:
+    options = replace(OPTIONS, placement_entry=f"{CHILDREN}:port_taken", port=7_411)
+    with pytest.raises(Unavailable, match=r"port 7411 is taken.*--port") as caught:
+        await LocalCluster(options, run_dir=kept_below / "r", keep_logs=True).start()
+    assert list(kept_below.iterdir()) == []
+    assert (caught.value.reason, caught.value.field) == ("PORT_TAKEN", "port")
+
+
+@pytest.fixture
+def kept_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where kept logs go."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+async def test_logs_of_a_child_that_died_are_kept(kept_below: Path) -> None:
+    bad = replace(NODE, engine_entry=f"{CHILDREN}:dies")
+    options = replace(OPTIONS, nodes=1, node_options={"node-1": bad})
+    cluster = LocalCluster(options, run_dir=kept_below / "r", keep_logs=True)
+    with pytest.raises(Unavailable):
+        await cluster.start()
+    assert cluster.kept_log_path is not None
+    assert "NO_DEVICE" in (cluster.kept_log_path / "engine-node-1.log").read_text()
+    assert not (kept_below / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("keep_logs", "kill", "kept"), [(True, True, 1), (True, False, 0), (False, True, 0)]
+)
+async def test_logs_are_kept_only_when_somebody_needs_them(
+    kept_below: Path, keep_logs: bool, kill: bool, kept: int
+) -> None:
+    options = replace(OPTIONS, nodes=1)
+    async with LocalCluster(options, run_dir=kept_below / "r", keep_logs=keep_logs) as cluster:
+        if kill:
+            await cluster.kill("engine-node-1")
+    assert len(list(kept_below.glob("worldline-logs-*"))) == kept
+
+
 async def test_what_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "STOP_S", 0.3)
     bad = replace(NODE, mover_entry=f"{CHILDREN}:ignores_sigterm")
