@@ -61,12 +61,19 @@ async def serve(
         if settings.placement_address and not await unless_stopped(stop, membership.join()):
             return
         announce_ready(settings, address)
-        await stop.wait()
+        await unless_stopped(stop, _first_failure([*runtime.loops, *membership.loops]))
     finally:
         await membership.leave()
         await server.stop(settings.grace_s)
         await runtime.stop()
         await asyncio.to_thread(tracing.shutdown)
+
+
+async def _first_failure(loops: list[asyncio.Task[None]]) -> None:
+    """A loop that ends by itself has failed: slots that nobody reaps any more are a leak."""
+    ended, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+    for loop in ended:
+        loop.result()
 
 
 def check_surroundings(settings: MoverSettings) -> None:

@@ -53,6 +53,11 @@ class Membership:
                 await asyncio.sleep(_RETRY_S)
         self._renewing = asyncio.create_task(self._renew_forever(), name="renew-node")
 
+    @property
+    def loops(self) -> tuple[asyncio.Task[None], ...]:
+        """What runs from join to leave and must not end before."""
+        return () if self._renewing is None else (self._renewing,)
+
     async def leave(self) -> None:
         """Stop renewing; the directory notices when the lease runs out."""
         if self._renewing is not None:

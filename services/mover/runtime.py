@@ -94,6 +94,11 @@ class MoverRuntime:
         await self._slot_server.start()
         self._reaper = asyncio.create_task(self._reap(), name="reaper")
 
+    @property
+    def loops(self) -> tuple[asyncio.Task[None], ...]:
+        """What runs from start to stop and must not end before."""
+        return () if self._reaper is None else (self._reaper,)
+
     async def stop(self) -> None:
         """Give up what is under way, wait for the memory to be quiet, release everything."""
         if self._reaper is not None:

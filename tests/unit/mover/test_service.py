@@ -16,11 +16,12 @@ import pytest
 from pydantic import ValidationError
 
 from services.mover.main import serve
+from services.mover.reservation import Reservations
 from services.mover.settings import MoverSettings
 from services.mover.slots import SlotRole
 from services.mover.transport.memory import MemoryTransport
 from tests.unit.mover.cluster import start_admission, until
-from worldline.errors import NotFound, Unavailable
+from worldline.errors import InvariantBroken, NotFound, Unavailable
 from worldline.rpc.channel import call, open_channel
 from worldline.rpc.server import GrpcServer
 from worldline.v1 import (
@@ -124,6 +125,22 @@ async def test_sigterm_ends_it_and_leaves_no_file(tmp_path: Path) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_a_reaper_that_fails_ends_the_mover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rather than serve on and let nothing that is staged ever run out."""
+
+    def broken(*_: Any) -> Any:
+        raise InvariantBroken("no transition")
+
+    monkeypatch.setattr(Reservations, "due", broken)
+    settings = MoverSettings(runtime_dir=tmp_path, slot_count=1, slot_bytes=1 << 20)
+    async with asyncio.timeout(20):
+        with pytest.raises(InvariantBroken):
+            await serve(settings, asyncio.Event(), MemoryTransport)
+    assert files(tmp_path) == []
 
 
 class _Placement(placement_pb2_grpc.PlacementServiceServicer):
