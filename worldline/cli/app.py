@@ -9,18 +9,17 @@ import typer
 
 from worldline.cli import bench, demo, listings, moves, play, traces, up
 
-# A blank line ends a paragraph of the help; each is one line.
-_EPILOG = "\n\n".join(
+# One paragraph: the help would part lines by blank ones.
+_EPILOG = "Exit status: " + "; ".join(
     (
-        "Exit status:",
-        "0  done, and for move: committed",
-        "1  any other error, or a move that was rolled back",
-        "2  wrong command line or input",
-        "3  rejected by admission or placement",
-        "4  no such session, node, move or cluster",
-        "5  unavailable, no room, or out of time: try again",
-        "6  bytes differed",
-        "130  interrupted",
+        "0 done, and for move: committed",
+        "1 any other error, or a move that was rolled back",
+        "2 wrong command line or input",
+        "3 rejected by admission or placement",
+        "4 no such session, node, move or cluster",
+        "5 unavailable, no room or out of time",
+        "6 bytes differed",
+        "130 interrupted",
     )
 )
 

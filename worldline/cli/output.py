@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,13 +69,6 @@ def move_exit_status(record: MoveRecord) -> int:
     return {"committed": 0, "rejected": 3}.get(record.outcome, 1)
 
 
-#: The way out in this command line's words, where the message can only speak in general.
-_WAYS_OUT = {
-    RejectReason.STATE_TOO_LARGE.name: "start the cluster with larger slots: "
-    "`worldline up --slot-mb N`",
-}
-
-
 def error_line(error: WorldlineError) -> str:
     """One line: reason, field or leaf, what happened and the way out."""
     named = [error.field, error.leaf and f"leaf {error.leaf}"]
@@ -82,8 +76,17 @@ def error_line(error: WorldlineError) -> str:
         named.append(f"granule {error.granule}")
     where = ", ".join(name for name in named if name)
     retry = f" (retry after {error.retry_after_ms} ms)" if error.retry_after_ms else ""
-    way_out = f"; {_WAYS_OUT[error.reason]}" if error.reason in _WAYS_OUT else ""
-    return f"{error.reason}{f' [{where}]' if where else ''}: {error.message}{retry}{way_out}"
+    named_reason = f"{error.reason}{f' [{where}]' if where else ''}"
+    return f"{named_reason}: {error.message}{retry}{_way_out(error)}"
+
+
+def _way_out(error: WorldlineError) -> str:
+    """In this command line's words, where the message can only speak in general."""
+    if error.reason != RejectReason.STATE_TOO_LARGE.name:
+        return ""
+    state_bytes = error.verdict.numbers.get("state_bytes") if isinstance(error, Rejected) else None
+    slot_mb = "N" if state_bytes is None else str(math.ceil(state_bytes / (1 << 20)))
+    return f"; for a local cluster: `worldline up --slot-mb {slot_mb}`"
 
 
 def print_error(error: WorldlineError) -> None:

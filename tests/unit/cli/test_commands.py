@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,7 +77,8 @@ def test_every_command_has_help(command: str) -> None:
 def test_help_lists_every_command_and_exit_status() -> None:
     output = invoke("--help").output
     assert all(command in output for command in COMMANDS)
-    assert all(f" {status}  " in output for status in (*range(7), 130))
+    epilog = output.partition("Exit status:")[2]
+    assert {str(status) for status in (*range(7), 130)} <= set(epilog.split())
 
 
 def test_the_version() -> None:
@@ -194,6 +198,20 @@ def test_a_move_that_outlasts_its_client_is_named(stage: Stage) -> None:
     assert result.exit_code == 5
     assert "move-1 goes on without you: `worldline moves --session session-1`" in result.stderr
     assert "did not end within 0.2 s" in result.stderr
+
+
+def test_ctrl_c_leaves_a_move_that_goes_on(stage: Stage) -> None:
+    stage.placement.move_hangs = True
+    stage.placement.moves[0].phase = move_pb2.MOVE_PHASE_FROZEN
+    code = "from worldline.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "move", "session-1", "--placement", stage.address]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
+        assert stage.placement.move_began.wait(30)
+        client.send_signal(signal.SIGINT)
+        _, said = client.communicate(timeout=30)
+    assert client.returncode == 130
+    assert "move-1 goes on without you: `worldline moves --session session-1`" in said
+    assert "Traceback" not in said
 
 
 def test_a_move_names_its_ends_and_its_trace(stage: Stage) -> None:

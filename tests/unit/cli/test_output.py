@@ -80,7 +80,16 @@ def span(span_id: str, parent: str, start: float, duration: float = 1.0) -> Trac
         (
             Rejected(Verdict.reject(RejectReason.STATE_TOO_LARGE, "big")),
             3,
-            "STATE_TOO_LARGE: big; start the cluster with larger slots: `worldline up --slot-mb N`",
+            "STATE_TOO_LARGE: big; for a local cluster: `worldline up --slot-mb N`",
+        ),
+        (
+            Rejected(
+                Verdict.reject(
+                    RejectReason.STATE_TOO_LARGE, "big", {"state_bytes": float((2 << 20) + 1)}
+                )
+            ),
+            3,
+            "STATE_TOO_LARGE: big; for a local cluster: `worldline up --slot-mb 3`",
         ),
     ],
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -145,6 +146,7 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self.move_events: list[placement_pb2.MoveSessionResponse] = []
         #: After its events a move says nothing more.
         self.move_hangs = False
+        self.move_began = threading.Event()
         self.moves = [move_pb2.MoveRecord(move_id="move-1", phase=move_pb2.MOVE_PHASE_DONE)]
         span = placement_pb2.GetTraceResponse.Span
         self.spans = [
@@ -261,6 +263,7 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
 
     async def MoveSession(self, request: Any, context: Any) -> Any:
         self._called("MoveSession", request, context)
+        self.move_began.set()
         for event in self.move_events:
             yield event
         if self.move_hangs:
