@@ -177,7 +177,8 @@ def _next_release(world: World, asked_at: float) -> float:
 
 
 def _block_failed(world: World, event: ev.BlockFailed, now: float) -> Decision:
-    return _release(world, ev.Ending(error=event.error), f"block {world.block_index} failed")
+    ending = ev.Ending(error=event.error, failed=not world.disowned)
+    return _release(world, ending, f"block {world.block_index} failed")
 
 
 def _freeze(world: World, event: ev.FreezeAsked, now: float) -> Decision:

@@ -151,13 +151,15 @@ class EndWorld:
 class Ending:
     """Why a world is no longer here: it moved to an address, or an error says why.
 
-    `at_once`: without the block in flight, because the slot may be another's by now.
+    `at_once`: without the block in flight, because the slot may be another's by now. `failed`: a
+    block of it failed, and nobody can continue from the half of it.
     """
 
     engine_address: str = ""
     epoch: int = 0
     error: WorldlineError | None = None
     at_once: bool = False
+    failed: bool = False
 
 
 Effect = AskMove | EndWorld

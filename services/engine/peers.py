@@ -8,6 +8,7 @@ from typing import Protocol
 from services.engine.events import MoveOutcome
 from services.engine.profile import Profile
 from services.engine.slotmap import SlotMap, map_slot
+from services.engine.tombstones import FailedWorld
 from worldline.errors import NotFound
 from worldline.rpc.channel import PROTOCOL_VERSION, ChannelPool, call
 from worldline.state.codec import fingerprint_to_proto
@@ -92,7 +93,12 @@ class Directory:
         return float(answer.lease_ms)
 
     async def renew(
-        self, engine_id: str, incarnation: str, profiles: tuple[Profile, ...], within_s: float
+        self,
+        engine_id: str,
+        incarnation: str,
+        profiles: tuple[Profile, ...],
+        failed: tuple[FailedWorld, ...],
+        within_s: float,
     ) -> tuple[float, dict[str, int]]:
         """Renew; returns the lease in milliseconds and the epochs of the sessions owned here.
 
@@ -108,6 +114,12 @@ class Directory:
                     quanta_per_block=profile.quanta_per_block,
                 )
                 for profile in profiles
+            ],
+            failed=[
+                placement_pb2.RenewEngineRequest.FailedWorld(
+                    session_id=world.session_id, epoch=world.epoch, message=world.message
+                )
+                for world in failed
             ],
         )
         timeout_s = min(self._timeout_s, within_s)

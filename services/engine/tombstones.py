@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from services.engine.session import Session
 
@@ -10,6 +11,15 @@ from services.engine.session import Session
 KEEP_S = 30.0
 #: Each holds at most eight blocks of frames.
 TOMBSTONES_MAX = 64
+
+
+@dataclass(frozen=True)
+class FailedWorld:
+    """A world that ended because one of its blocks failed, and why."""
+
+    session_id: str
+    epoch: int
+    message: str
 
 
 class Tombstones:
@@ -28,6 +38,14 @@ class Tombstones:
     def get(self, session_id: str) -> Session | None:
         """The ended session, if it is still remembered."""
         return self._sessions.get(session_id)
+
+    def failed(self) -> tuple[FailedWorld, ...]:
+        """Worlds that a block's failure ended, oldest first: the directory must hear of them."""
+        return tuple(
+            FailedWorld(session.session_id, session.world.epoch, str(session.ending.error))
+            for session in self._sessions.values()
+            if session.ending is not None and session.ending.failed
+        )
 
     def expire(self, now: float) -> None:
         """Forget those whose time is over."""

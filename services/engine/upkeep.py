@@ -108,6 +108,7 @@ class Upkeep:
                 self._identity.engine_id,
                 self._identity.incarnation,
                 self._engine.profiles.rows(),
+                self._engine.tombstones.failed(),
                 self._engine.lease.lease_s,
             )
         except NotFound:

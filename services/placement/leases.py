@@ -7,12 +7,14 @@ import asyncio
 import structlog
 
 from services.placement import node_table, session_table
+from services.placement.opening import Sessions
 from services.placement.orphans import OrphanWatch, find_orphans, foreign_slots
 from services.placement.peers import Peers
 from services.placement.records import SessionState
 from services.placement.runtime import Runtime
 from services.placement.wire import (
     engine_from_proto,
+    failed_from_proto,
     node_from_proto,
     profile_from_proto,
     slot_to_proto,
@@ -28,8 +30,11 @@ _log = structlog.get_logger(__name__)
 class Leases:
     """Who is alive, on whose word."""
 
-    def __init__(self, runtime: Runtime, peers: Peers, orphan_grace_ms: int) -> None:
+    def __init__(
+        self, runtime: Runtime, sessions: Sessions, peers: Peers, orphan_grace_ms: int
+    ) -> None:
         self._runtime = runtime
+        self._sessions = sessions
         self._peers = peers
         self._orphan_grace_ms = orphan_grace_ms
         self._watch = OrphanWatch(orphan_grace_ms)
@@ -111,7 +116,10 @@ class Leases:
         """
         engine_id, fleet = identifier(request.engine_id, "engine_id"), self._runtime.fleet
         profiles = tuple(profile_from_proto(one) for one in request.profiles)
+        failed = tuple(failed_from_proto(one) for one in request.failed)
         fleet.renew_engine(engine_id, request.incarnation, profiles, _now())
+        for one in failed:
+            self._sessions.close_failed(one, engine_id, request.incarnation)
         directory = self._runtime.directory
         revived = await directory.do(
             session_table.revive_sessions_of, engine_id, request.incarnation

@@ -50,7 +50,7 @@ class Placement:
             self.runtime,
             self.sessions,
             Verbs(self.runtime, self.peers, deadlines),
-            Leases(self.runtime, self.peers, settings.orphan_grace_ms),
+            Leases(self.runtime, self.sessions, self.peers, settings.orphan_grace_ms),
             traces,
         )
 

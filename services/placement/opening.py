@@ -17,7 +17,7 @@ from services.placement.persistence import ask_again
 from services.placement.phases import Outcome
 from services.placement.records import SessionRecord, SessionState, WorldKind
 from services.placement.runtime import Runtime
-from services.placement.values import Party
+from services.placement.values import FailedWorld, Party
 from services.placement.wire import slot_from_proto, world_to_proto
 from worldline.contract import Contract, contract_to_proto
 from worldline.errors import CapacityExhausted, Conflict, NotFound, Unavailable, WorldlineError
@@ -243,6 +243,28 @@ class Sessions:
         """
         work = self._close(session_id)
         await asyncio.shield(self._runtime.owner.start(work, f"close {session_id}"))
+
+    def close_failed(self, failed: FailedWorld, engine_id: str, incarnation: str) -> None:
+        """Close the session of a world that its owner gave up; anyone else's word is dropped."""
+        self._runtime.owner.start(
+            self._close_failed(failed, engine_id, incarnation), f"close {failed.session_id}"
+        )
+
+    async def _close_failed(self, failed: FailedWorld, engine_id: str, incarnation: str) -> None:
+        session_id = failed.session_id
+        try:
+            session = await self._runtime.session(session_id)
+        except NotFound:
+            return
+        said_by = (engine_id, incarnation, failed.epoch)
+        owned_by = (session.owner, session.owner_incarnation, session.epoch)
+        # One in a move is told again with the next renewal, when the move has ended.
+        if said_by != owned_by or session.state not in _CLOSABLE:
+            return
+        if session.state is SessionState.CLOSED or self._runtime.closing[session_id]:
+            return
+        _log.warning("session.failed", session_id=session_id, error=failed.message)
+        await self._close(session_id)
 
     async def _close(self, session_id: str) -> None:
         # Counted before the record says so: from then on its slot is nobody's, and the engine

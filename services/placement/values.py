@@ -27,6 +27,15 @@ class SlotName:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedWorld:
+    """An engine's word that a world of its ended because a block failed."""
+
+    session_id: str
+    epoch: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """Where a move stopped and why; `kind` is the class in `worldline.errors`."""
 

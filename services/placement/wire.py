@@ -14,10 +14,10 @@ from services.placement.records import (
     SessionRecord,
     WorldKind,
 )
-from services.placement.values import Failure, PushFigures, SlotName
+from services.placement.values import FailedWorld, Failure, PushFigures, SlotName
 from worldline.contract import contract_to_proto
 from worldline.errors import InvalidInput, VersionSkew
-from worldline.fields import non_negative, whole
+from worldline.fields import identifier, non_negative, whole
 from worldline.rpc.channel import PROTOCOL_VERSION
 from worldline.state.codec import digests_from_proto, fingerprint_from_proto, fingerprint_to_proto
 from worldline.state.layout import Layout
@@ -112,6 +112,19 @@ def use_from_proto(message: placement_pb2.RenewNodeRequest.SlotUse) -> SlotUse:
         live=message.role == move_pb2.SLOT_ROLE_LIVE,
         session_id=message.session_id,
         age_ms=message.age_ms,
+    )
+
+
+def failed_from_proto(message: placement_pb2.RenewEngineRequest.FailedWorld) -> FailedWorld:
+    """Parse an engine's word that a world of its ended.
+
+    Raises:
+        InvalidInput: no session, or an epoch out of range.
+    """
+    return FailedWorld(
+        identifier(message.session_id, "failed.session_id"),
+        whole(message.epoch, "failed.epoch"),
+        message.message,
     )
 
 

@@ -25,6 +25,7 @@ from services.engine.model.weights import build_weights
 from services.engine.models import Models
 from services.engine.servicer import EngineServicer
 from services.engine.slotmap import SlotMap, map_slot
+from services.engine.tombstones import FailedWorld
 from services.engine.upkeep import Identity, Upkeep
 from services.engine.worker import Worker
 from services.engine.world import Action, Frames, StateTree, WorldModel
@@ -186,6 +187,7 @@ class FakeDirectory:
         self.asked: list[str] = []
         self.registered: list[str] = []
         self.failure: Exception | None = None
+        self.failed: tuple[FailedWorld, ...] = ()
         #: How long the last renewal would have waited for its answer.
         self.within_s = 0.0
 
@@ -196,8 +198,14 @@ class FakeDirectory:
         return self.lease_ms
 
     async def renew(
-        self, engine_id: str, incarnation: str, profiles: object, within_s: float
+        self,
+        engine_id: str,
+        incarnation: str,
+        profiles: object,
+        failed: tuple[FailedWorld, ...],
+        within_s: float,
     ) -> tuple[float, dict[str, int]]:
+        self.failed = failed
         self.within_s = within_s
         if self.failure is not None:
             raise self.failure

@@ -226,7 +226,7 @@ def test_a_failed_block_ends_the_world_whatever_was_asked(phase: Phase) -> None:
     error = InvariantBroken("boom")
     done = after(world(phase, move_id="m1"), ev.BlockFailed(error))
     assert done.world.phase is Phase.RELEASED
-    assert done.effects == (ev.EndWorld(ev.Ending(error=error)),)
+    assert done.effects == (ev.EndWorld(ev.Ending(error=error, failed=True)),)
 
 
 @pytest.mark.parametrize("wrong", [9, 11, 0])

@@ -13,7 +13,7 @@ from services.engine.core import ASK_AFTER_S, Phase
 from services.engine.events import MoveOutcome
 from services.engine.peers import Directory
 from tests.unit.engine.support import Harness, script, slot_mapped, until
-from worldline.errors import DeadlineExceeded, Fenced, NotFound, Unavailable
+from worldline.errors import DeadlineExceeded, Fenced, NotFound, Unavailable, WorldlineError
 from worldline.rpc.channel import ChannelPool
 from worldline.rpc.server import GrpcServer
 from worldline.v1.placement_pb2_grpc import (
@@ -69,7 +69,7 @@ async def test_a_renewal_waits_no_longer_than_its_answer_is_worth(source: Harnes
     await server.start()
     async with asyncio.timeout(5):
         with pytest.raises(DeadlineExceeded):
-            await Directory(channels, address, 60.0).renew("e1", "i1", (), 0.05)
+            await Directory(channels, address, 60.0).renew("e1", "i1", (), (), 0.05)
     await channels.close()
     await server.stop(0)
 
@@ -130,3 +130,18 @@ async def test_placement_away_at_start_is_named(source: Harness) -> None:
         await source.upkeep.register(0.0)
     assert refused.value.reason == "PLACEMENT_UNREACHABLE"
     assert refused.value.field == "placement_address"
+
+
+async def test_the_directory_hears_of_a_world_whose_block_failed(source: Harness) -> None:
+    await source.open("s1")
+    await source.open("s2")
+    source.engine.session("s1").memory.state["kv_cache"][0]["global_end_index"].fill_(7)
+    async with source.join(0, "s1") as player:
+        await player.joined()
+        await player.act(script(0))
+        with pytest.raises(WorldlineError):
+            await player.read()
+    source.engine.bury_ended()
+    await source.upkeep._renew()
+    assert [(one.session_id, one.epoch) for one in source.directory.failed] == [("s1", 1)]
+    assert "global_end_index" in source.directory.failed[0].message

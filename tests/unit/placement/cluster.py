@@ -154,11 +154,13 @@ class Cluster:
             ),
         )
 
-    async def renew_engine(self, name: str, incarnation: str = "i1") -> dict[str, int]:
-        answer = await self.ask(
-            "RenewEngine",
-            placement_pb2.RenewEngineRequest(engine_id=name, incarnation=incarnation),
-        )
+    async def renew_engine(
+        self, name: str, incarnation: str = "i1", failed: dict[str, int] | None = None
+    ) -> dict[str, int]:
+        request = placement_pb2.RenewEngineRequest(engine_id=name, incarnation=incarnation)
+        for session_id, epoch in (failed or {}).items():
+            request.failed.add(session_id=session_id, epoch=epoch, message="the model failed")
+        answer = await self.ask("RenewEngine", request)
         return {one.session_id: one.epoch for one in answer.owned}
 
     # --- what clients do ---

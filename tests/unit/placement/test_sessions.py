@@ -223,6 +223,22 @@ async def test_an_engine_learns_what_it_owns(cluster: Cluster) -> None:
     assert await cluster.renew_engine("e2") == {}
 
 
+async def test_the_session_of_a_failed_world_is_closed_on_its_owners_word_alone(
+    cluster: Cluster,
+) -> None:
+    session_id = await cluster.session()
+    await cluster.renew_engine("e2", failed={session_id: 1})
+    await cluster.renew_engine("e1", failed={session_id: 2, "nobody": 1})
+    await cluster.renew_engine("e1")
+    assert set(await listed(cluster)) == {session_id}
+    await cluster.renew_engine("e1", failed={session_id: 1})
+    async with asyncio.timeout(10):
+        while any(one.slots for one in cluster.movers.values()):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+    assert await listed(cluster) == {}
+    await cluster.renew_engine("e1", failed={session_id: 1})
+
+
 async def test_a_peer_that_restarts_at_its_old_address_is_dialled_anew(cluster: Cluster) -> None:
     """The channel to the former process waits up to two seconds before it connects again."""
     await cluster.session()
