@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -101,17 +101,21 @@ class Caller:
         if unreachable and not self._answered:
             deadline_s = min(deadline_s, began_s + self._connect_patience_s)
         delay_s = self.policy.delay_s(error, attempt, now_s, deadline_s)
-        if delay_s is not None:
-            if unreachable:
-                self._on_waiting(now_s - began_s)
-            return delay_s
-        if unreachable:
-            raise Unavailable(
-                f"no placement answers at {self._placement_address}; is `worldline up` running?"
-            ) from error
-        if transport is grpc.StatusCode.DEADLINE_EXCEEDED:
+        if delay_s is None and transport is grpc.StatusCode.DEADLINE_EXCEEDED:
             raise self._silent(deadline_s - began_s) from error
-        raise error
+        if delay_s is None:
+            self.give_up(error)
+        if unreachable:
+            self._on_waiting(now_s - began_s)
+        return delay_s
+
+    def give_up(self, error: WorldlineError) -> NoReturn:
+        """Raise `error`, or what it means where it is gRPC's own and nobody could be reached."""
+        if transport_status(error) is not grpc.StatusCode.UNAVAILABLE:
+            raise error
+        raise Unavailable(
+            f"no placement answers at {self._placement_address}; is `worldline up` running?"
+        ) from error
 
     def _silent(self, limit_s: float) -> DeadlineExceeded:
         return DeadlineExceeded(

@@ -171,7 +171,7 @@ class Verbs:
                         "it goes on, ask Client.moves"
                     ) from error
                 if delay_s is None:
-                    raise
+                    self._caller.give_up(error)
             await asyncio.sleep(delay_s)
             attempt += 1
 

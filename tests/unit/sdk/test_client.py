@@ -83,13 +83,19 @@ async def test_a_placement_that_answered_may_restart() -> None:
     stage = await Stage.build()
     waited_s: list[float] = []
     async with Client(
-        stage.address, timeout_s=1.5, connect_patience_s=0.2, on_waiting=waited_s.append
+        stage.address,
+        timeout_s=1.5,
+        move_timeout_s=0.3,
+        connect_patience_s=0.2,
+        on_waiting=waited_s.append,
     ) as client:
-        await client.nodes()
+        session = await client.open("tiny")
         await stage.close()
         with pytest.raises((Unavailable, DeadlineExceeded), match="placement"):
             await client.nodes()
-    assert max(waited_s) > 0.2
+        assert max(waited_s) > 0.2
+        with pytest.raises(Unavailable, match="no placement answers"):
+            await session.move("node-1")
 
 
 async def test_an_unknown_session(stage: Stage, client: Client) -> None:
