@@ -44,10 +44,19 @@ main()
     assert (ended.returncode, ended.stderr) == (130, "")
 
 
-@pytest.mark.parametrize("argument", ["--version", "--help"])
-def test_a_full_disk_is_one_line(argument: str) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        _MAIN.format("--version"),
+        _MAIN.format("--help"),
+        # Buffered until the end, as `--json` is.
+        "import sys; from worldline.cli import app, main; "
+        "app.app = lambda: sys.stdout.write('{}'); main.main()",
+    ],
+)
+def test_a_full_disk_is_one_line(code: str) -> None:
     with open("/dev/full", "w") as full:
-        ended = run(_MAIN.format(argument), stdout=full)
+        ended = run(code, stdout=full)
     assert ended.returncode == 1
     assert ended.stderr.startswith("worldline: OUTPUT_FAILED")
     assert ended.stderr.count("\n") == 1
