@@ -19,6 +19,7 @@ def run(code: str, **options: object) -> subprocess.CompletedProcess[str]:
         stderr=subprocess.PIPE,
         timeout=60,
         check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
         **options,
     )
 
