@@ -203,7 +203,11 @@ def test_a_move_that_outlasts_its_client_is_named(stage: Stage) -> None:
 def test_ctrl_c_leaves_a_move_that_goes_on(stage: Stage) -> None:
     stage.placement.move_hangs = True
     stage.placement.moves[0].phase = move_pb2.MOVE_PHASE_FROZEN
-    code = "from worldline.cli.main import main; main()"
+    # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from worldline.cli.main import main; main()"
+    )
     command = [sys.executable, "-c", code, "move", "session-1", "--placement", stage.address]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
         assert stage.placement.move_began.wait(30)

@@ -37,6 +37,7 @@ class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == {where!r}:
             signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
 sys.meta_path.insert(0, Interrupting())
 from worldline.cli.main import main
 main()
