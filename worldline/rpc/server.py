@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from worldline.errors import InvalidInput, InvariantBroken, Unavailable, WorldlineError
 from worldline.rpc.channel import MESSAGE_BYTES_MAX
+from worldline.rpc.handlers import wrap_handler
 from worldline.rpc.status import to_status
 from worldline.rpc.tracing import TracingInterceptor
 
@@ -43,19 +44,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         method = handler_call_details.method
-        kinds = {
-            (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
-            (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
-            (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
-            (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
-        }
-        attribute, build = kinds[(handler.request_streaming, handler.response_streaming)]
-        behaviour = getattr(handler, attribute)
-        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
-        return build(
-            wrap(behaviour, method),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
+        return wrap_handler(
+            handler,
+            answer=lambda behaviour: _wrap_unary(behaviour, method),
+            stream=lambda behaviour: _wrap_stream(behaviour, method),
         )
 
 

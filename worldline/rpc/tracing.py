@@ -15,6 +15,8 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from worldline.rpc.handlers import wrap_handler
+
 _PROPAGATOR = TraceContextTextMapPropagator()
 _KEYS = ("traceparent", "tracestate")
 
@@ -96,19 +98,10 @@ class TracingInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         found = _extract(handler_call_details.invocation_metadata)
-        kinds = {
-            (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
-            (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
-            (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
-            (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
-        }
-        attribute, build = kinds[(handler.request_streaming, handler.response_streaming)]
-        behaviour = getattr(handler, attribute)
-        wrap = _stream_in if handler.response_streaming else _unary_in
-        return build(
-            wrap(behaviour, found),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
+        return wrap_handler(
+            handler,
+            answer=lambda behaviour: _unary_in(behaviour, found),
+            stream=lambda behaviour: _stream_in(behaviour, found),
         )
 
 
