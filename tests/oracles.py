@@ -115,10 +115,12 @@ class Oracles:
         node_id: str | None = None,
         gone: frozenset[str] = frozenset(),
         blocks: int = 3,
+        moved: bool = True,
     ) -> None:
         """All seven. `twin` are the blocks of a run that never moved, from index 0 on; `gone` are
         processes that the case killed; `node_id` is where the world must be; `attempts` is how
-        many moves the case asked for, None where it cannot know.
+        many moves the case asked for, None where it cannot know; `moved` whether this session has
+        ever been asked to move.
         """
         await until(self._nothing_in_flight)
         await self._owned_once(session, node_id, gone)
@@ -126,7 +128,8 @@ class Oracles:
         await self._continues(session, twin, next_index, blocks)
         await self._integrity(session)
         await until(lambda: self._leaks(gone))
-        await self._traced(session)
+        if moved:
+            await self._traced(session)
 
     async def _nothing_in_flight(self) -> list[str]:
         return [

@@ -27,6 +27,8 @@ def finite(value: float, field: str) -> float:
     Raises:
         InvalidInput: it is not; or it is an integer too large for a float.
     """
+    if type(value) is float and math.isfinite(value):
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(f"{field} must be a number, got a {type(value).__name__}", field=field)
     try:
@@ -76,6 +78,8 @@ def whole(value: int, field: str, *, at_least: int = 0, at_most: int = BYTES_MAX
     Raises:
         InvalidInput: it is not.
     """
+    if type(value) is int and at_least <= value <= at_most:
+        return value
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(
             f"{field} must be a whole number, got a {type(value).__name__}", field=field
@@ -100,7 +104,7 @@ def identifier(text: str, field: str) -> str:
             f"{field} must have at most {IDENTIFIER_CHARS_MAX} characters, got {len(text)}",
             field=field,
         )
-    if not text.isprintable() or any(character.isspace() for character in text):
+    if not text.isprintable() or " " in text:
         raise InvalidInput(
             f"{field} must be printable and without spaces, got {text!r}", field=field
         )

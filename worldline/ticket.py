@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -33,6 +34,8 @@ DURATION_MS_MAX = 86_400_000
 #: How far the two clocks may seem apart before a ticket counts as issued in the future. Above
 #: half a slow round trip, which is the most that the learned offset can be wrong by.
 CLOCK_ERROR_MS = 250.0
+#: Verified tickets that a process remembers.
+_REMEMBERED_COUNT = 16
 
 
 class MovePurpose(IntEnum):
@@ -47,9 +50,11 @@ class TicketClaims:
     """What a ticket permits.
 
     At most `extent_bytes_max` bytes of the layout with `topology_hash`, from `source_node_id` to
-    `target_node_id`, for session `session_id` at `epoch`. The wire must be granted within
-    `valid_for_ms` after `issued_at_ms`; once granted it is held for at most `lease_ms`. A probe
-    may go without a session.
+    `target_node_id`, for session `session_id` at `epoch`. Both ends are ready and ask for the wire
+    within `valid_for_ms` after `issued_at_ms`; it is granted while the move, charged `move_ms` from
+    then on, still commits within `horizon_ms` after asking (0: no deadline); once granted it is
+    held for `wire_ms` as expected and `lease_ms` at most. `bulk` waits for whatever is not. A
+    probe may go without a session.
 
     Raises:
         InvalidInput: a claim out of range; `field` is `ticket.<name>`.
@@ -67,6 +72,10 @@ class TicketClaims:
     issued_at_ms: int
     valid_for_ms: int
     lease_ms: int
+    horizon_ms: float = 0.0
+    move_ms: float = 0.0
+    wire_ms: float = 0.0
+    bulk: bool = False
 
     def __post_init__(self) -> None:
         for name in ("ticket_id", "move_id", "source_node_id", "target_node_id"):
@@ -85,6 +94,8 @@ class TicketClaims:
         whole(self.issued_at_ms, "ticket.issued_at_ms")
         whole(self.valid_for_ms, "ticket.valid_for_ms", at_least=1, at_most=DURATION_MS_MAX)
         whole(self.lease_ms, "ticket.lease_ms", at_least=1, at_most=DURATION_MS_MAX)
+        for name in ("horizon_ms", "move_ms", "wire_ms"):
+            non_negative(getattr(self, name), f"ticket.{name}", at_most=DURATION_MS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +174,8 @@ class TicketVerifier:
         self.key_id = key_id
         self.clock_offset_ms = finite(clock_offset_ms, "clock_offset_ms")
         self.clock_error_ms = non_negative(clock_error_ms, "clock_error_ms")
+        #: A ticket is shown twice to its target: when it is redeemed, and with the source's offer.
+        self._signed_claims = lru_cache(_REMEMBERED_COUNT)(self._check_signature)
 
     @classmethod
     def learn(
@@ -207,17 +220,20 @@ class TicketVerifier:
                 reason="TICKET_KEY_UNKNOWN",
                 field="ticket.key_id",
             )
+        claims = self._signed_claims(signed.claims, signed.signature)
+        self._check_time(claims, now_ms)
+        return claims
+
+    def _check_signature(self, claims: bytes, signature: bytes) -> TicketClaims:
         try:
-            self._public_key.verify(signed.signature, signed.claims)
+            self._public_key.verify(signature, claims)
         except InvalidSignature:
             raise TicketRefused(
                 "the ticket's signature does not match its claims",
                 reason="TICKET_FORGED",
                 field="ticket.signature",
             ) from None
-        claims = parse_claims(signed.claims)
-        self._check_time(claims, now_ms)
-        return claims
+        return parse_claims(claims)
 
     def _check_time(self, claims: TicketClaims, now_ms: float) -> None:
         age_ms = now_ms - (claims.issued_at_ms + self.clock_offset_ms)
@@ -276,6 +292,10 @@ def claims_from_proto(message: move_pb2.TicketClaims) -> TicketClaims:
         issued_at_ms=message.issued_at_ms,
         valid_for_ms=message.valid_for_ms,
         lease_ms=message.lease_ms,
+        horizon_ms=message.horizon_ms,
+        move_ms=message.move_ms,
+        wire_ms=message.wire_ms,
+        bulk=message.bulk,
     )
 
 
@@ -294,6 +314,10 @@ def claims_to_proto(claims: TicketClaims) -> move_pb2.TicketClaims:
         issued_at_ms=claims.issued_at_ms,
         valid_for_ms=claims.valid_for_ms,
         lease_ms=claims.lease_ms,
+        horizon_ms=claims.horizon_ms,
+        move_ms=claims.move_ms,
+        wire_ms=claims.wire_ms,
+        bulk=claims.bulk,
     )
 
 

@@ -29,6 +29,10 @@ class RejectReason(IntEnum):
     DEVICE_OVERCOMMITTED = 10
     STATE_TOO_LARGE = 11
     NO_TARGET = 12
+    WIRE_TOO_LATE = 13
+    VERIFIER_BUSY = 14
+    SAVES_TOO_LITTLE = 15
+    RELEARNING = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,19 @@
-"""Hold: what one ticket keeps others from: its receiver, its sender, and the opposite direction.
+"""Hold: what one ticket keeps from others, all of it for one planned interval of the wire.
 
-A hold ends when its move is finished, or at its deadline, whichever comes first: nothing leaks
-when its holder dies.
+Receiver ingress, sender egress, the opposite direction of the pair, verification on the receiving
+host, and a shadow slot. A hold ends when its move is finished, or at its deadline, whichever comes
+first: nothing leaks when its holder dies.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from services.admission.requests import MoveRequest
+from services.admission.calendar import Interval
+from services.admission.requests import MoveRequest, MoveTarget
 from worldline.errors import InvariantBroken
 from worldline.ticket import TicketClaims
 from worldline.verdict import Verdict
@@ -21,55 +24,40 @@ RETRY_MIN_MS = 10
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A ticket in force, with the request that it answers.
+    """A ticket in force.
 
-    `expected_end_s` is when its move should be over; `deadline_s` when it ends regardless: the
-    time to its wire plus the wire's lease, after which no mover takes bytes under it.
+    `wire` is when its move is planned to have the wire; `deadline_s` when the hold ends
+    regardless: after the longest that the ticket's movers may take bytes under it. `request` is
+    None where admission was told of the move after a restart.
     """
 
-    request: MoveRequest
     claims: TicketClaims
-    verdict: Verdict
-    issued_at_s: float
-    expected_end_s: float
+    target: MoveTarget
+    wire: Interval
     deadline_s: float
+    verdict: Verdict
+    #: What its bytes arrive at, and so must be digested at.
+    rate_bytes_per_s: float
+    request: MoveRequest | None = None
+    client_id: str = ""
 
     def remaining_ms(self, now_s: float) -> int:
         """Time until the deadline; never negative."""
         return max(0, round((self.deadline_s - now_s) * 1e3))
 
-    def free_in_ms(self, now_s: float) -> int:
-        """When to look again whether this hold is over.
-
-        Its expected end, if that is still ahead. A move that is late may be late by as much
-        again: the wait grows with the delay, and the deadline bounds it.
-        """
-        ahead_s = self.expected_end_s - now_s
-        look_s = ahead_s if ahead_s > 0 else -ahead_s
-        return max(RETRY_MIN_MS, min(round(look_s * 1e3), self.remaining_ms(now_s)))
-
-
-def retry_after_ms(holds: Iterable[Hold], ends_needed: int, now_s: float) -> int:
-    """When `ends_needed` of the holds should be over.
-
-    Raises:
-        InvariantBroken: there are not so many.
-    """
-    waits_ms = sorted(hold.free_in_ms(now_s) for hold in holds)
-    if not 1 <= ends_needed <= len(waits_ms):
-        raise InvariantBroken(f"{ends_needed} of {len(waits_ms)} holds were asked for")
-    return waits_ms[ends_needed - 1]
+    def waits(self, now_s: float) -> bool:
+        """Whether its wire is planned for later."""
+        return self.wire.begin_s > now_s
 
 
 class HoldBook:
-    """Every hold in force, found by ticket, move, receiver, sender or pair."""
+    """Every hold in force, found by ticket, move, or by what it keeps."""
 
     def __init__(self) -> None:
         self._by_ticket: dict[str, Hold] = {}
-        self._by_move: dict[str, Hold] = {}
+        self._by_move: dict[str, str] = {}
         # Dicts for their insertion order: a set's order would leak into answers.
-        self._into: dict[str, dict[str, Hold]] = {}
-        self._out_of: dict[str, dict[str, Hold]] = {}
+        self._index: dict[tuple[str, ...], dict[str, None]] = {}
         #: (deadline, ticket); entries of holds that ended early are skipped when they surface.
         self._deadlines: list[tuple[float, str]] = []
 
@@ -86,23 +74,30 @@ class HoldBook:
         if claims.ticket_id in self._by_ticket or claims.move_id in self._by_move:
             raise InvariantBroken(f"move {claims.move_id} holds already")
         self._by_ticket[claims.ticket_id] = hold
-        self._by_move[claims.move_id] = hold
-        self._into.setdefault(claims.target_node_id, {})[claims.ticket_id] = hold
-        self._out_of.setdefault(claims.source_node_id, {})[claims.ticket_id] = hold
+        self._by_move[claims.move_id] = claims.ticket_id
+        for key in _keys(hold):
+            self._index.setdefault(key, {})[claims.ticket_id] = None
         heapq.heappush(self._deadlines, (hold.deadline_s, claims.ticket_id))
+
+    def replan(self, hold: Hold, begin_s: float) -> Hold:
+        """Plan a hold's wire for another time; returns the hold as it is now."""
+        planned = replace(hold, wire=hold.wire.beginning(begin_s))
+        self._by_ticket[hold.claims.ticket_id] = planned
+        return planned
 
     def end(self, hold: Hold) -> None:
         """Take a hold out of force."""
-        claims = hold.claims
-        del self._by_ticket[claims.ticket_id]
-        del self._by_move[claims.move_id]
-        _discard(self._into, claims.target_node_id, claims.ticket_id)
-        _discard(self._out_of, claims.source_node_id, claims.ticket_id)
+        ticket_id = hold.claims.ticket_id
+        del self._by_ticket[ticket_id]
+        del self._by_move[hold.claims.move_id]
+        for key in _keys(hold):
+            held = self._index[key]
+            del held[ticket_id]
+            if not held:
+                del self._index[key]
         # Early ends leave their heap entry behind; rebuild before those are the majority.
         if len(self._deadlines) > 2 * len(self._by_ticket) + 64:
-            self._deadlines = [
-                (held.deadline_s, ticket_id) for ticket_id, held in self._by_ticket.items()
-            ]
+            self._deadlines = [(held.deadline_s, name) for name, held in self._by_ticket.items()]
             heapq.heapify(self._deadlines)
 
     def expire(self, now_s: float) -> list[Hold]:
@@ -126,31 +121,64 @@ class HoldBook:
 
     def of_move(self, move_id: str) -> Hold | None:
         """The hold of a move."""
-        return self._by_move.get(move_id)
+        return self._by_ticket.get(self._by_move.get(move_id, ""))
 
     def into(self, node_id: str) -> tuple[Hold, ...]:
         """Holds whose receiver is that node, oldest first."""
-        return tuple(self._into.get(node_id, {}).values())
+        return self._of("into", node_id)
 
     def out_of(self, node_id: str) -> tuple[Hold, ...]:
         """Holds whose sender is that node, oldest first."""
-        return tuple(self._out_of.get(node_id, {}).values())
+        return self._of("out_of", node_id)
 
     def between(self, source_node_id: str, target_node_id: str) -> tuple[Hold, ...]:
         """Holds of exactly that direction of that pair, oldest first."""
-        return tuple(
-            hold
-            for hold in self.out_of(source_node_id)
-            if hold.claims.target_node_id == target_node_id
-        )
+        return self._of("between", source_node_id, target_node_id)
+
+    def on_host(self, host_id: str) -> tuple[Hold, ...]:
+        """Holds whose bytes that host's cores digest, oldest first."""
+        return self._of("host", host_id)
+
+    def on_slots(self, target: MoveTarget) -> int:
+        """How many holds have a shadow slot of that receiver."""
+        return len(self._index.get(("slots", target.node_id, target.engine_id), ()))
+
+    def of_client(self, client_id: str) -> int:
+        """How many holds one client has."""
+        return len(self._index.get(("client", client_id), ()))
 
     def all(self) -> tuple[Hold, ...]:
         """Every hold, oldest first."""
         return tuple(self._by_ticket.values())
 
+    def _of(self, *key: str) -> tuple[Hold, ...]:
+        held = self._index.get(key)
+        # Most resources are idle most of the time.
+        return tuple([self._by_ticket[ticket_id] for ticket_id in held]) if held else ()
 
-def _discard(index: dict[str, dict[str, Hold]], node_id: str, ticket_id: str) -> None:
-    held = index[node_id]
-    del held[ticket_id]
-    if not held:
-        del index[node_id]
+
+def retry_after_ms(at_s: float, now_s: float) -> int:
+    """What to tell whoever should ask again at that moment."""
+    # A millisecond past it: rounded down, whoever obeys would be a moment too early.
+    return max(RETRY_MIN_MS, math.ceil((at_s - now_s) * 1e3) + 1)
+
+
+def ended_s(holds: Iterable[Hold], now_s: float) -> float:
+    """When the first of these moves should be over; one that is late may be so by as much again."""
+    return min(
+        min(max(hold.wire.end_s, 2 * now_s - hold.wire.end_s), hold.deadline_s) for hold in holds
+    )
+
+
+def _keys(hold: Hold) -> tuple[tuple[str, ...], ...]:
+    source, target = hold.claims.source_node_id, hold.target
+    keys: list[tuple[str, ...]] = [
+        ("into", target.node_id),
+        ("out_of", source),
+        ("between", source, target.node_id),
+        ("slots", target.node_id, target.engine_id),
+        ("client", hold.client_id),
+    ]
+    if target.host_id and target.digest_rate_bytes_per_s > 0:
+        keys.append(("host", target.host_id))
+    return tuple(keys)

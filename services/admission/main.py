@@ -24,7 +24,9 @@ async def serve(settings: AdmissionSettings, stop: asyncio.Event) -> None:
     """
     server = GrpcServer(reflection_enabled=settings.reflection)
     address = server.bind(settings.listen)
-    runtime = AdmissionRuntime(settings.policy(), load_signer(settings.key_file))
+    runtime = AdmissionRuntime(
+        settings.policy(), load_signer(settings.key_file), relearning=settings.relearn
+    )
     pacer = ClientPacer(
         rate_per_s=settings.client_rate_per_s,
         wait_max_s=settings.client_wait_max_s,

@@ -1,236 +1,336 @@
-"""Move: may this move start now? The tests, in order: path measured, condition (1), receiver
-fan-in, sender, duplex pair. The first that fails is the answer.
+"""Move: may this move have a wire in time, and into which of its receivers?
 
-The order puts what waiting cannot cure before what it can. Caps and duplex rule: paper,
-section 6.3; the condition: section 4.1.
+For each receiver, in order: path measured, condition (1), a free slot, and an interval in which
+receiver, sender, pair and verifier are free together, soon enough that the move still commits
+within its horizon. The order puts what waiting cannot cure before what it can. Of the receivers
+that will do, the one where the move is over soonest; where none will, the one that comes closest
+explains why. The condition: paper, section 4.1; caps and duplex rule: section 6.3; what verifies
+as a resource: section 6.5; in time with a wait: the response time of appendix C, on the moves that
+are really under way instead of the worst that could be.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from services.admission.holds import HoldBook, retry_after_ms
-from services.admission.paths import age_ms
+from services.admission import explain
+from services.admission.calendar import Interval, earliest_begin_s
+from services.admission.holds import HoldBook, ended_s, retry_after_ms
+from services.admission.paths import PathBook, age_ms
+from services.admission.plan import Needs, Wish, in_the_way, plan_wire
 from services.admission.policy import Policy
-from services.admission.requests import MoveRequest
-from worldline.admissibility.condition import Condition, Transfer
+from services.admission.requests import MoveRequest, MoveTarget
+from worldline.admissibility.condition import Condition, PathCost, Transfer
+from worldline.admissibility.estimate import mean_of
 from worldline.admissibility.path_rate import PathRate
-from worldline.contract import Contract
 from worldline.errors import InvariantBroken
 from worldline.ticket import MovePurpose
 from worldline.verdict import RejectReason, Verdict
 
-#: Until a path has this many samples, a reject that only the charged deviation causes is put
-#: down to too few measurements: the next ones may settle it (after 8 samples of one value the
-#: deviation is an eighth of the first one's).
-SAMPLES_SETTLED = 8
+#: How much of what a move is charged above what it is expected to take its wires are booked for.
+#: Booked for all of it they stand idle, and others are told no for nothing; booked for none of it
+#: half of all moves overrun, and those behind them are withdrawn after a yes. What is promised is
+#: charged in full either way.
+BOOKED_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class MoveDecision:
-    """The verdict, and what the move is predicted to take."""
+    """The verdict, the receiver that it is about, and, when admitted, the plan."""
 
     verdict: Verdict
-    #: On the wire and in verification: what a lease is made for.
-    transfer_ms: float
-    #: The whole move, as far as it was measured.
+    target: MoveTarget
+    wire: Interval
+    #: Charged, from the grant of the wire until the commit.
     move_ms: float
+    #: Expected, on the wire and in verification.
+    transfer_ms: float
+    #: Expected, the whole of it.
+    expected_ms: float
+    #: What its bytes arrive at, and must be digested at.
+    rate_bytes_per_s: float
 
 
-def decide_move(
-    request: MoveRequest, path: PathRate | None, holds: HoldBook, policy: Policy, now_s: float
-) -> MoveDecision:
-    """Decide on current holds and estimates; expired holds must be gone from the book.
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One receiver, weighed. `reason` is None where it will do."""
 
-    A probe needs no measured path and has no horizon, but obeys every cap.
-    """
-    fresh = path if path is not None and age_ms(path, now_s) <= policy.path_age_max_ms else None
-    numbers = _path_numbers(request, path, now_s) | _hold_numbers(request, holds, policy)
-    verdict: Verdict | None = None
-    if request.purpose is MovePurpose.SESSION:
-        if fresh is None:
-            verdict = _unmeasured(request, path, holds, numbers, policy, now_s)
+    target: MoveTarget
+    path: PathRate | None
+    wire: Interval
+    move_ms: float
+    transfer_ms: float
+    reason: RejectReason | None = None
+    retry_after_ms: int = 0
+
+    @property
+    def ends_s(self) -> float:
+        """When the move would have committed."""
+        return self.wire.begin_s + self.move_ms / 1e3
+
+
+class MoveJudge:
+    """Weighs one request on current holds and estimates; expired holds must be gone."""
+
+    def __init__(
+        self, request: MoveRequest, paths: PathBook, holds: HoldBook, policy: Policy, now_s: float
+    ) -> None:
+        self._request = request
+        self._paths = paths
+        self._holds = holds
+        self._policy = policy
+        self._now_s = now_s
+        source = request.source_node_id
+        self._needs = Needs(source, holds, policy, now_s, bulk=request.bulk)
+
+    def decide(self) -> MoveDecision:
+        """The decision. A probe needs no measured path and has no horizon, but never waits."""
+        if self._request.purpose is MovePurpose.PROBE:
+            option = self._weigh_probe(self._request.targets[0])
         else:
-            condition = Condition(_transfer(request), fresh.charged_cost)
-            numbers |= condition.numbers()
-            verdict = _decide_condition(request, condition, fresh, numbers, policy, now_s)
-    if verdict is None:
-        verdict = _decide_caps(request, holds, numbers, policy, now_s)
-    if verdict is None:
-        verdict = Verdict.admit(_admit_text(request, numbers), numbers)
-    return MoveDecision(verdict, *_predicted_ms(request, fresh, policy))
+            option = self._soonest() or self._closest()
+        if option.reason is None and self._costs_more(option):
+            return self._decision(option, RejectReason.SAVES_TOO_LITTLE)
+        return self._decision(option, option.reason)
 
+    # --- which receiver ----------------------------------------------------------------------
 
-def _transfer(request: MoveRequest) -> Transfer:
-    contract: Contract | None = request.contract
-    if contract is None:
-        raise InvariantBroken(f"move {request.move_id} has no contract")
-    return Transfer(
-        state_bytes=request.extent_bytes,
-        horizon_ms=contract.horizon_ms,
-        dirty_rate_bytes_per_s=request.dirty_rate_bytes_per_s,
-    )
+    def _soonest(self) -> _Option | None:
+        """The receiver where the move is over soonest, of equals the nearest; None: nowhere.
 
+        Targets are in the order of nearness, which the measured paths show by themselves. Planned
+        in the order of what the move itself takes, which no wait makes shorter: once that alone
+        is longer than the best so far, nobody else can be sooner.
+        """
+        best: _Option | None = None
+        admissible = sorted(self._admissible(), key=lambda one: one[:2])
+        if not admissible:
+            return None
+        # Nor does any begin before the sender is free for the shortest of them.
+        shortest_s = admissible[0][0] / 1e3
+        begin_s = earliest_begin_s((self._needs.sender,), shortest_s, self._now_s)
+        for move_ms, _, target in admissible:
+            if best is not None and begin_s + move_ms / 1e3 >= best.ends_s:
+                break
+            option = self._plan(target, self._path(target), move_ms)
+            if option.reason is None and (best is None or option.ends_s < best.ends_s):
+                best = option
+        return best
 
-def _path_numbers(request: MoveRequest, path: PathRate | None, now_s: float) -> dict[str, float]:
-    numbers = {"state_bytes": float(request.extent_bytes), "path_samples": 0.0}
-    if path is not None:
-        numbers["path_samples"] = float(path.samples)
-        numbers["path_age_ms"] = age_ms(path, now_s)
-        numbers["rate_bytes_per_s"] = path.charged_cost.rate_bytes_per_s
-        numbers["rate_mean_bytes_per_s"] = path.mean_cost.rate_bytes_per_s
-    return numbers
+    def _admissible(self) -> list[tuple[float, int, MoveTarget]]:
+        """What condition (1) holds for: what the move is charged, place in the order, where."""
+        request, now_s, age_max_ms = self._request, self._now_s, self._policy.path_age_max_ms
+        transfer = self._transfer
+        # The second clause follows from the first where nothing is rewritten meanwhile.
+        frozen = transfer.dirty_rate_bytes_per_s == 0
+        found: list[tuple[float, int, MoveTarget]] = []
+        for place, target in enumerate(request.targets):
+            pair = (request.source_node_id, target.node_id)
+            move_ms = self._paths.charged_ms(pair, request.extent_bytes, now_s, age_max_ms)
+            if move_ms is None or move_ms >= transfer.horizon_ms:
+                continue
+            if frozen or self._condition(target).admissible:
+                found.append((move_ms, place, target))
+        return found
 
+    def _path(self, target: MoveTarget) -> PathRate:
+        path = self._paths.get(self._request.source_node_id, target.node_id)
+        if path is None:
+            raise InvariantBroken(f"the path to {target.node_id} has a charge and no estimate")
+        return path
 
-def _hold_numbers(request: MoveRequest, holds: HoldBook, policy: Policy) -> dict[str, float]:
-    source, target = request.source_node_id, request.target_node_id
-    return {
-        "moves_into_receiver": float(len(holds.into(target))),
-        "fan_in_max": float(policy.fan_in_max),
-        "moves_out_of_sender": float(len(holds.out_of(source))),
-        "fan_out_max": float(policy.fan_out_max),
-        "moves_in_opposite_direction": float(len(holds.between(target, source))),
-    }
+    def _closest(self) -> _Option:
+        """None will do: one to measure at once, else the one to ask about again soonest, else the
+        nearest.
+        """
+        options = [self._weigh(target) for target in self._request.targets]
+        for option in options:
+            if option.reason is RejectReason.PATH_UNMEASURED and self._may_probe(option.target):
+                return option
+        curable = [option for option in options if option.retry_after_ms > 0]
+        return min(curable or options, key=lambda option: option.retry_after_ms)
 
+    def _may_probe(self, target: MoveTarget) -> bool:
+        """Whether a probe would find the wire free now."""
+        return self._weigh_probe(target).reason is None
 
-def _unmeasured(
-    request: MoveRequest,
-    path: PathRate | None,
-    holds: HoldBook,
-    numbers: dict[str, float],
-    policy: Policy,
-    now_s: float,
-) -> Verdict:
-    route = f"the path from {request.source_node_id} to {request.target_node_id}"
-    if path is None:
-        why = f"{route} has never been measured, and an advertised speed is not believed"
-    else:
-        why = f"{route} was last measured {age_ms(path, now_s) / 1e3:.0f} s ago"
-    return Verdict.reject(
-        RejectReason.PATH_UNMEASURED,
-        f"{why}; measure it with a probe and ask again",
-        numbers,
-        retry_after_ms=_probe_retry_ms(request, holds, policy, now_s),
-    )
+    # --- one receiver ------------------------------------------------------------------------
 
+    def _weigh(self, target: MoveTarget) -> _Option:
+        request, policy, now_s = self._request, self._policy, self._now_s
+        path = self._paths.get(request.source_node_id, target.node_id)
+        nothing = Interval(now_s, now_s)
+        if path is None or age_ms(path, now_s) > policy.path_age_max_ms:
+            retry_ms = self._probe_retry_ms(target)
+            unmeasured = RejectReason.PATH_UNMEASURED
+            return _Option(target, path, nothing, 0.0, 0.0, unmeasured, retry_ms)
+        condition = self._condition(target)
+        move_ms = condition.t_migrate_ms
+        if not condition.admissible:
+            reason, retry_ms = self._refused(condition, path, target)
+            return _Option(target, path, nothing, move_ms, 0.0, reason, retry_ms)
+        return self._plan(target, path, move_ms)
 
-def _probe_retry_ms(request: MoveRequest, holds: HoldBook, policy: Policy, now_s: float) -> int:
-    """When a probe that already runs on this path should be over, else what one takes."""
-    probing = [
-        hold
-        for hold in holds.between(request.source_node_id, request.target_node_id)
-        if hold.claims.purpose is MovePurpose.PROBE
-    ]
-    return retry_after_ms(probing, 1, now_s) if probing else policy.probe_retry_ms
+    def _condition(self, target: MoveTarget) -> Condition:
+        pair = (self._request.source_node_id, target.node_id)
+        cost = self._paths.charged_cost(pair, self._now_s, self._policy.path_age_max_ms)
+        if cost is None:
+            raise InvariantBroken(f"the path to {target.node_id} has no cost")
+        return Condition(self._transfer, cost)
 
-
-def _decide_condition(
-    request: MoveRequest,
-    condition: Condition,
-    path: PathRate,
-    numbers: dict[str, float],
-    policy: Policy,
-    now_s: float,
-) -> Verdict | None:
-    """Condition (1) on charged values; None where it holds."""
-    if condition.admissible:
-        return None
-    in_doubt = Condition(condition.transfer, path.mean_cost).admissible
-    if in_doubt and path.samples < SAMPLES_SETTLED:
-        return Verdict.reject(
-            RejectReason.PATH_UNMEASURED,
-            f"the path from {request.source_node_id} to {request.target_node_id} has "
-            f"{path.samples} of the {SAMPLES_SETTLED} measurements that would settle it "
-            f"({_takes(condition)}); measure it again and ask again",
-            numbers,
-            retry_after_ms=policy.probe_retry_ms,
+    @cached_property
+    def _transfer(self) -> Transfer:
+        contract = self._request.contract
+        if contract is None:
+            raise InvariantBroken(f"move {self._request.move_id} has no contract")
+        return Transfer(
+            state_bytes=self._request.extent_bytes,
+            horizon_ms=contract.horizon_ms,
+            dirty_rate_bytes_per_s=self._request.dirty_rate_bytes_per_s,
         )
-    # Rejected moves teach nothing, so an estimate that alone stands in the way is believed only
-    # until it has aged out and is measured again.
-    left_ms = policy.path_age_max_ms - age_ms(path, now_s)
-    retry_ms = max(1, round(left_ms)) if in_doubt else 0
-    if not condition.in_time:
-        return Verdict.reject(
-            RejectReason.HORIZON_TOO_SHORT,
-            f"{_takes(condition)}; a longer horizon, a smaller state or a faster path would do",
-            numbers,
-            retry_after_ms=retry_ms,
+
+    def _refused(
+        self, condition: Condition, path: PathRate, target: MoveTarget
+    ) -> tuple[RejectReason, int]:
+        """Condition (1) on charged values does not hold: why, and when it may."""
+        in_doubt = Condition(condition.transfer, path.mean_cost).admissible
+        pair = (self._request.source_node_id, target.node_id)
+        suspected = self._paths.suspected(pair, self._now_s) > 1.0
+        # An estimate that has begun anew stands on two moves, and rejects bring no third.
+        anew = path.pace.learned < path.pace.samples
+        if (in_doubt or anew) and (suspected or not path.settled):
+            # The next measurements may settle it.
+            return RejectReason.PATH_UNMEASURED, self._policy.probe_retry_ms
+        # Rejected moves teach nothing, so an estimate that alone stands in the way is believed
+        # only until it has aged out and is measured again.
+        left_ms = self._policy.path_age_max_ms - age_ms(path, self._now_s)
+        # What moves take around their wires, probes do not measure: that ages out alone.
+        wire_alone = PathCost(path.mean_rate_bytes_per_s, mean_of(path.wire_setup))
+        curable = in_doubt or Condition(condition.transfer, wire_alone).admissible
+        retry_ms = max(1, round(left_ms)) if curable else 0
+        if not condition.in_time:
+            return RejectReason.HORIZON_TOO_SHORT, retry_ms
+        return RejectReason.BANDWIDTH_TOO_LOW, retry_ms
+
+    def _plan(self, target: MoveTarget, path: PathRate, move_ms: float) -> _Option:
+        """Slot and wire; the move commits strictly within its horizon, as condition (1) wants."""
+        request, now_s = self._request, self._now_s
+        transfer_ms = path.expected_transfer_ms(request.extent_bytes)
+        expected_ms = path.mean_cost.t_migrate_ms(request.extent_bytes)
+        wish = self._wish(target, path, expected_ms + BOOKED_SHARE * (move_ms - expected_ms))
+        wanted = self._needs.of(wish)
+        wire = plan_wire(wanted, wish.length_s, now_s)
+        option = _Option(target, path, wire, move_ms, transfer_ms)
+        full = self._slots_full(option)
+        if full is not None:
+            return full
+        may_wait_s = (self._transfer.horizon_ms - move_ms) / 1e3
+        waits_s = wire.begin_s - now_s
+        if waits_s >= may_wait_s:
+            reason = in_the_way(wanted, wish.length_s, now_s, now_s + may_wait_s)
+            return replace(
+                option,
+                reason=reason,
+                retry_after_ms=retry_after_ms(wire.begin_s - may_wait_s, now_s),
+            )
+        for (reason, resource), held in zip(
+            wanted,
+            (self._holds.into(target.node_id), self._holds.out_of(request.source_node_id)),
+            strict=False,
+        ):
+            if len(resource.booked) >= self._policy.queue_max:
+                return replace(
+                    option,
+                    reason=reason,
+                    retry_after_ms=retry_after_ms(ended_s(held, now_s), now_s),
+                )
+        return option
+
+    def _wish(self, target: MoveTarget, path: PathRate | None, length_ms: float) -> Wish:
+        return Wish(target, length_ms / 1e3, self._rate(path))
+
+    def _rate(self, path: PathRate | None) -> float:
+        unmeasured = self._policy.unmeasured_rate_bytes_per_s
+        return unmeasured if path is None else path.mean_rate_bytes_per_s
+
+    def _slots_full(self, option: _Option) -> _Option | None:
+        holding = self._holds.on_slots(option.target)
+        if holding < option.target.slots_free:
+            return None
+        into = self._holds.into(option.target.node_id)
+        retry_ms = (
+            retry_after_ms(ended_s(into, self._now_s), self._now_s)
+            if into
+            else self._policy.device_retry_ms
         )
-    return Verdict.reject(
-        RejectReason.BANDWIDTH_TOO_LOW,
-        f"{condition.path.rate_bytes_per_s:.4g} B/s do not outrun "
-        f"{condition.transfer.required_rate_bytes_per_s:.4g} B/s, the state within its horizon "
-        "plus what generation rewrites meanwhile; freeze the source or take a faster path",
-        numbers,
-        retry_after_ms=retry_ms,
-    )
+        return replace(option, reason=RejectReason.TARGET_FULL, retry_after_ms=retry_ms)
 
-
-def _takes(condition: Condition) -> str:
-    relation = "within" if condition.in_time else "not within"
-    numbers = condition.numbers()
-    return f"{_cost_text(numbers)}, {relation} the horizon of {numbers['horizon_ms']:g} ms"
-
-
-def _cost_text(numbers: dict[str, float]) -> str:
-    """Both terms of T_migrate beside their sum, so that a reader can add them up."""
-    rate_bytes_per_s = numbers["rate_bytes_per_s"]
-    return (
-        f"{numbers['state_bytes'] / 1e6:.2f} MB: {numbers['setup_ms']:.1f} ms set-up + "
-        f"{numbers['state_bytes'] / rate_bytes_per_s * 1e3:.1f} ms at "
-        f"{rate_bytes_per_s / 1e6:.5g} MB/s = {numbers['t_migrate_ms']:.1f} ms"
-    )
-
-
-def _decide_caps(
-    request: MoveRequest,
-    holds: HoldBook,
-    numbers: dict[str, float],
-    policy: Policy,
-    now_s: float,
-) -> Verdict | None:
-    """Receiver, sender, pair; None where none is in the way."""
-    source, target = request.source_node_id, request.target_node_id
-    into, out_of = holds.into(target), holds.out_of(source)
-    if len(into) >= policy.fan_in_max:
-        return Verdict.reject(
-            RejectReason.RECEIVER_BUSY,
-            f"{target} receives {len(into)} of at most {policy.fan_in_max} moves",
-            numbers,
-            retry_after_ms=retry_after_ms(into, len(into) - policy.fan_in_max + 1, now_s),
+    def _weigh_probe(self, target: MoveTarget) -> _Option:
+        request, policy, now_s = self._request, self._policy, self._now_s
+        path = self._paths.get(request.source_node_id, target.node_id)
+        transfer_ms = (
+            request.extent_bytes / policy.unmeasured_rate_bytes_per_s * 1e3
+            if path is None
+            else path.expected_transfer_ms(request.extent_bytes)
         )
-    if len(out_of) >= policy.fan_out_max:
-        return Verdict.reject(
-            RejectReason.SENDER_BUSY,
-            f"{source} sends {len(out_of)} of at most {policy.fan_out_max} moves",
-            numbers,
-            retry_after_ms=retry_after_ms(out_of, len(out_of) - policy.fan_out_max + 1, now_s),
+        wish = self._wish(target, path, transfer_ms)
+        wanted = self._needs.of(wish)
+        wire = plan_wire(wanted, wish.length_s, now_s)
+        option = _Option(target, path, wire, transfer_ms, transfer_ms)
+        full = self._slots_full(option)
+        if full is not None or wire.begin_s <= now_s:
+            return full or option
+        reason = in_the_way(wanted, wish.length_s, now_s, now_s)
+        return replace(option, reason=reason, retry_after_ms=retry_after_ms(wire.begin_s, now_s))
+
+    def _probe_retry_ms(self, target: MoveTarget) -> int:
+        """When a probe that already runs on this path should be over, else what one takes."""
+        probing = [
+            hold
+            for hold in self._holds.between(self._request.source_node_id, target.node_id)
+            if hold.claims.purpose is MovePurpose.PROBE
+        ]
+        if not probing:
+            return self._policy.probe_retry_ms
+        return retry_after_ms(ended_s(probing, self._now_s), self._now_s)
+
+    # --- the answer --------------------------------------------------------------------------
+
+    def _costs_more(self, option: _Option) -> bool:
+        """Hysteresis: what a move is said to save must exceed its cost, with a margin."""
+        saves_ms = self._request.saves_ms
+        return 0 < saves_ms <= option.move_ms * (1 + self._policy.hysteresis)
+
+    def _decision(self, option: _Option, reason: RejectReason | None) -> MoveDecision:
+        # Charged nothing: its path is unmeasured, or was measured too long ago to be believed.
+        judged = self._request.contract is not None and option.move_ms > 0
+        condition = self._condition(option.target) if judged and option.path is not None else None
+        facts = explain.Facts(
+            request=self._request,
+            target=option.target,
+            path=option.path,
+            condition=condition,
+            wait_ms=(option.wire.begin_s - self._now_s) * 1e3,
+            move_ms=option.move_ms,
         )
-    opposite = holds.between(target, source)
-    if opposite:
-        return Verdict.reject(
-            RejectReason.DUPLEX_PAIR,
-            f"a move from {target} to {source} is under way, and of two opposite moves one starves",
-            numbers,
-            retry_after_ms=retry_after_ms(opposite, len(opposite), now_s),
+        numbers = explain.numbers(facts, self._holds, self._policy, self._now_s)
+        if reason is None:
+            verdict = Verdict.admit(explain.admitted(facts, numbers), numbers)
+        else:
+            text = explain.rejected(reason, facts, numbers)
+            retry_ms = option.retry_after_ms if reason is option.reason else 0
+            verdict = Verdict.reject(reason, text, numbers, retry_after_ms=retry_ms)
+        path, transfer_ms = option.path, option.transfer_ms
+        expected_ms = (
+            transfer_ms if path is None else path.mean_cost.t_migrate_ms(self._request.extent_bytes)
         )
-    return None
-
-
-def _admit_text(request: MoveRequest, numbers: dict[str, float]) -> str:
-    if request.purpose is MovePurpose.PROBE:
-        return (
-            f"{request.extent_bytes} bytes may measure the path from {request.source_node_id} "
-            f"to {request.target_node_id}"
+        return MoveDecision(
+            verdict,
+            option.target,
+            option.wire,
+            option.move_ms,
+            transfer_ms,
+            expected_ms,
+            self._rate(path),
         )
-    return f"{_cost_text(numbers)}, within the horizon of {numbers['horizon_ms']:g} ms"
-
-
-def _predicted_ms(
-    request: MoveRequest, path: PathRate | None, policy: Policy
-) -> tuple[float, float]:
-    if path is None:
-        transfer_ms = request.extent_bytes / policy.unmeasured_rate_bytes_per_s * 1e3
-        return transfer_ms, transfer_ms
-    transfer_ms = path.expected_transfer_ms(request.extent_bytes)
-    return transfer_ms, path.mean_cost.t_migrate_ms(request.extent_bytes)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from services.admission.requests import DeviceLoad, MoveReport, MoveRequest, SessionRequest
+from services.admission.requests import (
+    DeviceLoad,
+    MoveReport,
+    MoveRequest,
+    MoveTarget,
+    RememberedPath,
+    RunningMove,
+    SessionRequest,
+)
 from worldline.admissibility.bounds import DURATION_MS_MAX
 from worldline.admissibility.path_rate import TransferSample
 from worldline.contract import contract_from_proto
@@ -50,12 +58,57 @@ def move_request(message: admission_pb2.AdmitMoveRequest) -> MoveRequest:
         epoch=message.epoch,
         contract=contract,
         source_node_id=message.source_node_id,
-        target_node_id=message.target_node_id,
+        targets=tuple(_target(target) for target in message.targets),
         extent_bytes=message.extent_bytes,
         topology_hash=message.topology_hash,
         purpose=enum_member(MovePurpose, message.purpose, "purpose"),
         dirty_rate_bytes_per_s=message.dirty_rate_bytes_per_s,
+        saves_ms=message.saves_ms,
     )
+
+
+def _target(message: admission_pb2.MoveTarget) -> MoveTarget:
+    return MoveTarget(
+        node_id=message.node_id,
+        engine_id=message.engine_id,
+        host_id=message.host_id,
+        slots_free=message.slots_free,
+        digest_rate_bytes_per_s=message.digest_rate_bytes_per_s,
+    )
+
+
+def relearned(
+    message: admission_pb2.RelearnRequest,
+) -> tuple[tuple[RunningMove, ...], tuple[RememberedPath, ...]]:
+    """Parse what was under way when admission restarted.
+
+    Raises:
+        InvalidInput: a field that is absent or out of range, named.
+    """
+    moves = tuple(
+        RunningMove(
+            ticket_id=one.ticket_id,
+            move_id=one.move_id,
+            session_id=one.session_id,
+            epoch=one.epoch,
+            source_node_id=one.source_node_id,
+            target=MoveTarget(one.target_node_id, one.target_engine_id, one.target_host_id),
+            extent_bytes=one.extent_bytes,
+            remaining_ms=one.remaining_ms,
+        )
+        for one in message.moves
+    )
+    paths = tuple(
+        RememberedPath(
+            source_node_id=one.source_node_id,
+            target_node_id=one.target_node_id,
+            rate_bytes_per_s=one.rate_bytes_per_s,
+            age_ms=float(one.age_ms),
+            setup_ms=one.setup_ms,
+        )
+        for one in message.paths
+    )
+    return moves, paths
 
 
 def move_report(message: admission_pb2.FinishMoveRequest) -> MoveReport:
@@ -81,7 +134,8 @@ def move_report(message: admission_pb2.FinishMoveRequest) -> MoveReport:
         ticket_id=message.ticket_id,
         move_id=message.move_id,
         sample=sample,
-        verified=stats.verification == move_pb2.VERIFICATION_PIPELINED,
+        verified=stats.verification
+        not in (move_pb2.VERIFICATION_UNSPECIFIED, move_pb2.VERIFICATION_OFF),
         committed=message.committed,
         reason=message.reason,
     )

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from worldline.admissibility.bounds import check_dirty_rate, check_state_bytes
+from worldline.admissibility.bounds import (
+    DURATION_MS_MAX,
+    RATE_BYTES_PER_S_MAX,
+    check_dirty_rate,
+    check_rate,
+    check_state_bytes,
+)
 from worldline.admissibility.path_rate import TransferSample
-from worldline.contract import Contract
-from worldline.errors import InvalidInput
+from worldline.contract import Contract, ServiceClass
+from worldline.errors import IntegrityError, InvalidInput
 from worldline.fields import identifier, non_negative, whole
 from worldline.ticket import TOPOLOGY_HASH_BYTES_MAX, MovePurpose
 
@@ -16,6 +22,12 @@ QUANTUM_MS_MAX = 86_400_000.0
 QUANTA_PER_BLOCK_MAX = 1_000_000
 SLOTS_MAX = 2**32 - 1
 UTILIZATION_MAX = 1e6
+#: A ticket's whole life: until it asks, its horizon, and two leases.
+REMAINING_MS_MAX = 4 * int(DURATION_MS_MAX)
+#: Receivers in one request: more than are worth comparing.
+TARGETS_MAX = 64
+#: Nobody looks at these worlds while they move.
+BULK_CLASSES = frozenset({ServiceClass.C3_BULK, ServiceClass.C5_MAINTENANCE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +76,43 @@ class SessionRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveRequest:
-    """May this move start now? A probe has no contract of its own and may go without a session.
+class MoveTarget:
+    """One receiver that would do.
 
-    Two requests are one and the same exactly when they are equal.
+    `slots_free` counts before the moves that admission has under way. `digest_rate_bytes_per_s` is
+    what the cores of `host_id` digest of all its wires together; 0 where they need not, or where
+    that is unknown. Without a host the node is one of its own.
+
+    Raises:
+        InvalidInput: a value out of range; `field` is `targets.<name>`.
+    """
+
+    node_id: str
+    engine_id: str = ""
+    host_id: str = ""
+    slots_free: int = 1
+    digest_rate_bytes_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        identifier(self.node_id, "targets.node_id")
+        for name in ("engine_id", "host_id"):
+            if getattr(self, name):
+                identifier(getattr(self, name), f"targets.{name}")
+        whole(self.slots_free, "targets.slots_free", at_most=SLOTS_MAX)
+        non_negative(
+            self.digest_rate_bytes_per_s,
+            "targets.digest_rate_bytes_per_s",
+            at_most=RATE_BYTES_PER_S_MAX,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRequest:
+    """May this move start now, or soon enough, and into which of `targets`, the nearest first?
+
+    A probe has one target, no contract of its own, and may go without a session. `saves_ms` is
+    what the move is worth in milliseconds of cost, 0 where it is ordered whatever it saves. Two
+    requests are one and the same exactly when they are equal.
 
     Raises:
         InvalidInput: a value out of range or absent; `field` is its name.
@@ -78,14 +123,15 @@ class MoveRequest:
     epoch: int
     contract: Contract | None
     source_node_id: str
-    target_node_id: str
+    targets: tuple[MoveTarget, ...]
     extent_bytes: int
     topology_hash: bytes
     purpose: MovePurpose
     dirty_rate_bytes_per_s: float = 0.0
+    saves_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("move_id", "source_node_id", "target_node_id"):
+        for name in ("move_id", "source_node_id"):
             identifier(getattr(self, name), name)
         if self.purpose is MovePurpose.SESSION:
             identifier(self.session_id, "session_id")
@@ -93,12 +139,7 @@ class MoveRequest:
                 raise InvalidInput("contract must be given", field="contract")
         elif self.session_id:
             identifier(self.session_id, "session_id")
-        if self.source_node_id == self.target_node_id:
-            raise InvalidInput(
-                f"node {self.source_node_id} cannot move a session to itself",
-                reason="MOVE_TO_ITSELF",
-                field="target_node_id",
-            )
+        self._check_targets()
         whole(self.epoch, "epoch")
         check_state_bytes(self.extent_bytes, "extent_bytes")
         if not 1 <= len(self.topology_hash) <= TOPOLOGY_HASH_BYTES_MAX:
@@ -108,6 +149,28 @@ class MoveRequest:
                 field="topology_hash",
             )
         check_dirty_rate(self.dirty_rate_bytes_per_s, "dirty_rate_bytes_per_s")
+        non_negative(self.saves_ms, "saves_ms", at_most=DURATION_MS_MAX)
+
+    def _check_targets(self) -> None:
+        most = 1 if self.purpose is MovePurpose.PROBE else TARGETS_MAX
+        if not 1 <= len(self.targets) <= most:
+            raise InvalidInput(
+                f"targets must name 1 to {most} receivers, got {len(self.targets)}",
+                field="targets",
+            )
+        if any(target.node_id == self.source_node_id for target in self.targets):
+            raise InvalidInput(
+                f"node {self.source_node_id} cannot move a session to itself",
+                reason="MOVE_TO_ITSELF",
+                field="targets.node_id",
+            )
+
+    @property
+    def bulk(self) -> bool:
+        """Whether it waits for every move that is not: classes C3 and C5, and probes."""
+        if self.purpose is MovePurpose.PROBE or self.contract is None:
+            return True
+        return self.contract.service_class in BULK_CLASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +194,59 @@ class MoveReport:
         identifier(self.move_id, "move_id")
         if self.ticket_id:
             identifier(self.ticket_id, "ticket_id")
+
+    @property
+    def corrupted(self) -> bool:
+        """Whether its bytes were found to differ, and nothing was installed."""
+        return self.reason == IntegrityError.default_reason
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMove:
+    """A move that has a ticket and has not ended, told to an admission that has restarted.
+
+    It may go on for `remaining_ms` at most.
+
+    Raises:
+        InvalidInput: a value out of range; `field` is `moves.<name>`.
+    """
+
+    ticket_id: str
+    move_id: str
+    session_id: str
+    epoch: int
+    source_node_id: str
+    target: MoveTarget
+    extent_bytes: int
+    remaining_ms: int
+
+    def __post_init__(self) -> None:
+        for name in ("ticket_id", "move_id", "source_node_id"):
+            identifier(getattr(self, name), f"moves.{name}")
+        if self.session_id:
+            identifier(self.session_id, "moves.session_id")
+        whole(self.epoch, "moves.epoch")
+        check_state_bytes(self.extent_bytes, "moves.extent_bytes")
+        whole(self.remaining_ms, "moves.remaining_ms", at_least=1, at_most=REMAINING_MS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedPath:
+    """What somebody remembers that a path reached, `age_ms` ago, and took around its wire.
+
+    Raises:
+        InvalidInput: a value out of range; `field` is `paths.<name>`.
+    """
+
+    source_node_id: str
+    target_node_id: str
+    rate_bytes_per_s: float
+    age_ms: float
+    setup_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("source_node_id", "target_node_id"):
+            identifier(getattr(self, name), f"paths.{name}")
+        check_rate(self.rate_bytes_per_s, "paths.rate_bytes_per_s")
+        non_negative(self.setup_ms, "paths.setup_ms", at_most=DURATION_MS_MAX / 2)
+        non_negative(self.age_ms, "paths.age_ms", at_most=10 * DURATION_MS_MAX)

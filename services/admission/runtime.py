@@ -9,9 +9,15 @@ from collections.abc import Callable
 
 import structlog
 
-from services.admission.core import Admission, Finished
+from services.admission.core import Admission, Finished, MoveAnswer
 from services.admission.policy import Policy
-from services.admission.requests import MoveReport, MoveRequest, SessionRequest
+from services.admission.requests import (
+    MoveReport,
+    MoveRequest,
+    RememberedPath,
+    RunningMove,
+    SessionRequest,
+)
 from worldline.telemetry import instruments
 from worldline.ticket import SignedTicket, TicketSigner
 from worldline.verdict import Verdict
@@ -31,8 +37,10 @@ class AdmissionRuntime:
         signer: TicketSigner,
         clock: Callable[[], float] = time.monotonic,
         new_id: Callable[[], str] = lambda: secrets.token_hex(16),
+        *,
+        relearning: bool = False,
     ) -> None:
-        self.core = Admission(policy)
+        self.core = Admission(policy, relearning=relearning)
         self._signer = signer
         self._clock = clock
         self._new_id = new_id
@@ -58,13 +66,15 @@ class AdmissionRuntime:
         )
         return verdict
 
-    def admit_move(self, request: MoveRequest) -> tuple[Verdict, SignedTicket | None]:
+    def admit_move(
+        self, request: MoveRequest, client_id: str = ""
+    ) -> tuple[MoveAnswer, SignedTicket | None]:
         """Decide on a move; sign a ticket when it is admitted.
 
         Raises:
             Conflict, CapacityExhausted: as `Admission.admit_move`.
         """
-        answer = self.core.admit_move(request, self._new_id(), self._clock())
+        answer = self.core.admit_move(request, self._new_id(), self._clock(), client_id)
         instruments().verdict(answer.verdict.label)
         _log.info(
             "move.decided",
@@ -73,15 +83,22 @@ class AdmissionRuntime:
             session_id=request.session_id,
             purpose=request.purpose.name,
             source_node_id=request.source_node_id,
-            target_node_id=request.target_node_id,
+            target_node_id=answer.target.node_id,
             state_bytes=request.extent_bytes,
             retry_after_ms=answer.verdict.retry_after_ms,
         )
         if answer.claims is None:
-            return answer.verdict, None
+            return answer, None
         self._held.set()
         # Ed25519 is deterministic: the same claims give the same ticket again.
-        return answer.verdict, self._signer.sign(answer.claims)
+        return answer, self._signer.sign(answer.claims)
+
+    def relearn(self, moves: tuple[RunningMove, ...], paths: tuple[RememberedPath, ...]) -> int:
+        """Be told what is under way; returns how many holds are in force."""
+        holds = self.core.relearn(moves, paths, self._clock())
+        self._held.set()
+        _log.info("admission.relearned", moves=len(moves), paths=len(paths), holds=holds)
+        return holds
 
     def finish_move(self, report: MoveReport) -> Finished | None:
         """End a move's hold, and learn.

@@ -6,7 +6,7 @@ import grpc
 
 from services.admission import parse
 from services.admission.pacing import ClientPacer
-from services.admission.paths import Pair, age_ms
+from services.admission.paths import Pair, Record, age_ms
 from services.admission.runtime import AdmissionRuntime
 from worldline.admissibility.path_rate import PathRate
 from worldline.fields import identifier
@@ -47,7 +47,8 @@ class AdmissionServicer(admission_pb2_grpc.AdmissionServiceServicer):
     ) -> admission_pb2.AdmitMoveResponse:
         """May this move start now?"""
         parsed = parse.move_request(request)
-        await self._pacer.admit(_client_id(request.client_id, context))
+        client_id = _client_id(request.client_id, context)
+        await self._pacer.admit(client_id)
         with span(
             "admission.admit",
             move_id=parsed.move_id,
@@ -55,12 +56,15 @@ class AdmissionServicer(admission_pb2_grpc.AdmissionServiceServicer):
             epoch=parsed.epoch,
             purpose=parsed.purpose,
             source_node_id=parsed.source_node_id,
-            target_node_id=parsed.target_node_id,
+            candidates=len(parsed.targets),
             bytes=parsed.extent_bytes,
         ) as active:
-            verdict, ticket = self._runtime.admit_move(parsed)
+            answer, ticket = self._runtime.admit_move(parsed, client_id)
+            verdict = answer.verdict
             active.set(
                 verdict=verdict.label,
+                target_node_id=answer.target.node_id,
+                wire_wait_ms=verdict.numbers.get("wire_wait_ms"),
                 rate=verdict.numbers.get("rate_bytes_per_s"),
                 t_migrate_ms=verdict.numbers.get("t_migrate_ms"),
                 retry_after_ms=verdict.retry_after_ms,
@@ -68,6 +72,8 @@ class AdmissionServicer(admission_pb2_grpc.AdmissionServiceServicer):
         return admission_pb2.AdmitMoveResponse(
             verdict=verdict_to_proto(verdict),
             ticket=ticket_to_proto(ticket) if ticket is not None else None,
+            target_node_id=answer.target.node_id,
+            target_engine_id=answer.target.engine_id,
         )
 
     async def FinishMove(  # noqa: N802
@@ -79,6 +85,13 @@ class AdmissionServicer(admission_pb2_grpc.AdmissionServiceServicer):
             finished = self._runtime.finish_move(report)
             active.set(held=finished is not None)
         return admission_pb2.FinishMoveResponse()
+
+    async def Relearn(  # noqa: N802
+        self, request: admission_pb2.RelearnRequest, context: grpc.aio.ServicerContext
+    ) -> admission_pb2.RelearnResponse:
+        """Be told what is under way after a restart; saying so again changes nothing."""
+        moves, paths = parse.relearned(request)
+        return admission_pb2.RelearnResponse(holds=self._runtime.relearn(moves, paths))
 
     async def GetTicketKey(  # noqa: N802
         self, request: admission_pb2.GetTicketKeyRequest, context: grpc.aio.ServicerContext
@@ -106,10 +119,14 @@ class AdmissionServicer(admission_pb2_grpc.AdmissionServiceServicer):
         ]
         counts = process_census() | {"holds": len(holds), "paced_waiters": self._pacer.waiting}
         return admission_pb2.DescribeAdmissionResponse(
-            paths=[_path_to_proto(pair, path, now_s) for pair, path in core.paths.sorted()],
+            paths=[
+                _path_to_proto(pair, path, core.paths.record(pair), now_s)
+                for pair, path in core.paths.sorted()
+            ],
             holds=holds,
             census=move_pb2.Census(counts=counts),
             verdicts=dict(core.verdicts),
+            relearning=core.relearning,
         )
 
 
@@ -126,7 +143,9 @@ def _client_id(named: str, context: grpc.aio.ServicerContext) -> str:
     return ANONYMOUS
 
 
-def _path_to_proto(pair: Pair, path: PathRate, now_s: float) -> admission_pb2.PathRate:
+def _path_to_proto(
+    pair: Pair, path: PathRate, record: Record, now_s: float
+) -> admission_pb2.PathRate:
     source, target = pair
     cost = path.mean_cost
     return admission_pb2.PathRate(
@@ -137,4 +156,6 @@ def _path_to_proto(pair: Pair, path: PathRate, now_s: float) -> admission_pb2.Pa
         setup_ms=cost.setup_ms,
         samples=path.samples,
         age_ms=round(age_ms(path, now_s)),
+        moves_ended=record.ended,
+        moves_corrupted=record.corrupted,
     )

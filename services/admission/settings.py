@@ -29,7 +29,19 @@ class AdmissionSettings(ServiceSettings):
     fan_out_max: int = Field(
         _DEFAULT.fan_out_max, ge=1, description="moves in flight out of one sender"
     )
+    queue_max: int = Field(
+        _DEFAULT.queue_max, ge=1, description="moves planned into one receiver, waiting or not"
+    )
+    hysteresis: float = Field(
+        _DEFAULT.hysteresis,
+        ge=0,
+        le=1,
+        description="part of a move's cost by which it must save more than it costs",
+    )
     holds_max: int = Field(_DEFAULT.holds_max, ge=1, description="moves in flight in all")
+    client_holds_max: int = Field(
+        _DEFAULT.client_holds_max, ge=1, description="moves in flight of one client"
+    )
     paths_max: int = Field(_DEFAULT.paths_max, ge=1, description="measured paths remembered")
     path_age_max_ms: float = Field(
         _DEFAULT.path_age_max_ms,
@@ -41,7 +53,7 @@ class AdmissionSettings(ServiceSettings):
         _DEFAULT.valid_for_ms,
         ge=1,
         le=DURATION_MS_MAX,
-        description="a ticket's time from issue to wire: reservation, warm-up, freeze",
+        description="a ticket's time from issue until both ends ask for the wire",
     )
     lease_factor: float = Field(
         _DEFAULT.lease_factor,
@@ -63,7 +75,20 @@ class AdmissionSettings(ServiceSettings):
         1.0, ge=0, le=60, description="longest wait of a request that is above the rate"
     )
     client_waiters_max: int = Field(64, ge=1, description="requests of one client that may wait")
-    clients_max: int = Field(4096, ge=1, description="clients remembered for pacing")
+    clients_max: int = Field(
+        _DEFAULT.clients_max, ge=1, description="clients remembered for pacing, turns and patience"
+    )
+    patience_max_ms: int = Field(
+        _DEFAULT.patience_max_ms,
+        ge=1,
+        le=DURATION_MS_MAX,
+        description="longest that a client which comes back early is told to stay away",
+    )
+    relearn: bool = Field(
+        True,
+        description="grant nothing after a start before placement has told what is under way; "
+        "off only where no move can be",
+    )
     key_file: Path | None = Field(
         None, description="32 raw bytes of the ticket key; without it one is made at every start"
     )
@@ -77,7 +102,12 @@ class AdmissionSettings(ServiceSettings):
         return Policy(
             fan_in_max=self.fan_in_max,
             fan_out_max=self.fan_out_max,
+            queue_max=self.queue_max,
+            hysteresis=self.hysteresis,
+            clients_max=self.clients_max,
+            patience_max_ms=self.patience_max_ms,
             holds_max=self.holds_max,
+            client_holds_max=self.client_holds_max,
             paths_max=self.paths_max,
             path_age_max_ms=self.path_age_max_ms,
             valid_for_ms=self.valid_for_ms,

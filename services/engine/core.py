@@ -233,6 +233,9 @@ def _activate_again(world: World, event: ev.ActivateAsked, now: float) -> Decisi
 
 def _detach_source(world: World, event: ev.DetachAsked, now: float) -> Decision:
     _check_move(world, event.move_id)
+    if event.suspended:
+        _check_epoch(world, event.epoch)
+        return _release(world, ev.Ending(error=_suspended(world)), "suspended")
     if not event.engine_address:
         raise InvalidInput(
             f"session {world.session_id} is frozen here: a detach must say where it lives now",
@@ -294,6 +297,8 @@ def _answered_frozen(world: World, event: ev.MoveAnswered, now: float) -> Decisi
     world = replace(world, heard_at=now)
     if event.outcome.ended:
         return _thawed(world, "the move ended without a commit")
+    if event.outcome.over and event.outcome.suspended:
+        return _release(world, ev.Ending(error=_suspended(world)), "suspended long ago")
     if event.outcome.over:
         error = Fenced(
             f"session {world.session_id} moved away while this engine was not heard; ask where",
@@ -316,6 +321,15 @@ def _answered_attached(world: World, event: ev.MoveAnswered, now: float) -> Deci
         world = replace(world, phase=Phase.RUNNING, epoch=world.epoch + 1)
         return Decision(world, f"the move is over: owns epoch {world.epoch}")
     return Decision(world, "the move goes on")
+
+
+def _suspended(world: World) -> Conflict:
+    return Conflict(
+        f"session {world.session_id} is suspended at block {world.block_index}; resume it "
+        f"(`worldline resume {world.session_id}`, or Session.resume) and play on",
+        reason="SESSION_SUSPENDED",
+        field="session_id",
+    )
 
 
 def _aborted(world: World) -> ev.Ending:

@@ -14,17 +14,22 @@ from services.engine.attach import check_manifest
 from services.engine.core import Phase, World
 from services.engine.generation import Generation
 from services.engine.lease import Lease
+from services.engine.memory import Memory
 from services.engine.models import Loaded, Models
+from services.engine.ownstate import OwnState
 from services.engine.parse import WorldSpec
 from services.engine.peers import Slots
 from services.engine.profile import Profiles
-from services.engine.session import Memory, Session
+from services.engine.session import Session
 from services.engine.signal import wait_for_change
+from services.engine.slotmap import SlotMap
+from services.engine.slotstate import SlotState
 from services.engine.tombstones import Tombstones
 from services.engine.worker import Worker
+from services.engine.world import OwnsState, WorldModel
 from worldline.contract import Contract
 from worldline.errors import Conflict, DeadlineExceeded, InvalidInput, NotFound, WorldlineError
-from worldline.state.digest import digest_slot
+from worldline.state.layout import Layout
 from worldline.state.manifest import Digests, Fingerprint, Manifest
 from worldline.v1 import move_pb2
 
@@ -80,8 +85,8 @@ class Engine:
             session = Session(world, contract, loaded.model, slot)
             self.sessions[session_id] = session
         try:
-            memory = Memory(await self._slots.map(slot, session_id), loaded.layout)
-            session.memory = memory
+            mapped = await self._slots.map(slot, session_id)
+            session.memory = memory = _memory(loaded.model, mapped, loaded.layout)
             await self._worker.run(lambda: _initialise(loaded, memory, spec.seed))
         except BaseException:
             await self._undo_open(session)
@@ -116,7 +121,7 @@ class Engine:
         session = self.session(session_id)
         with session.hold() as memory:
             await _while(lambda: session.world.mid_block, session)
-            digests = await asyncio.to_thread(_digests, memory)
+            digests = await asyncio.to_thread(memory.digests)
             return _manifest(session, memory, self.fingerprint, digests), session.slot
 
     async def freeze(
@@ -132,13 +137,12 @@ class Engine:
         # A block paused by a lost lease still has to reach its boundary.
         self.generation.wake.notify()
         await self._until_frozen(session, move_id)
-        if session.world.phase is not Phase.FROZEN or session.world.move_id != move_id:
-            raise Conflict(
-                f"the freeze of session {session_id} for move {move_id} was taken back",
-                reason="FREEZE_DROPPED",
-            )
-        memory = session.open_memory()
-        return _manifest(session, memory, self.fingerprint, None), session.slot
+        _check_frozen(session, move_id)
+        with session.hold() as memory:
+            if memory.copies:
+                await self._worker.run(memory.layout)
+                _check_frozen(session, move_id)
+            return _manifest(session, memory, self.fingerprint, None), session.slot
 
     def thaw(self, session_id: str, epoch: int, move_id: str) -> int:
         """Continue after a move that did not commit; returns the next block. Idempotent."""
@@ -184,9 +188,23 @@ class Engine:
                 move_id=move_id,
                 heard_at=time.monotonic(),
             )
+            memory = await self._loaded(loaded.model, mapped, manifest.layout)
             session = Session(world, contract, loaded.model, slot)
-            session.memory = Memory(mapped, manifest.layout)
+            session.memory = memory
             self.sessions[session_id] = session
+
+    async def _loaded(self, model: WorldModel, mapped: SlotMap, layout: Layout) -> Memory:
+        """The state in the slot, made the model's. What fails leaves nothing behind."""
+        memory = _memory(model, mapped, layout)
+        if memory.copies:
+            try:
+                await self._worker.run(memory.load)
+            except BaseException:
+                # A cancelled wait does not stop the worker: let it finish before its memory goes.
+                await asyncio.shield(self._worker.run(lambda: None))
+                memory.close()
+                raise
+        return memory
 
     def activate(self, session_id: str, move_id: str, epoch: int) -> int:
         """Own the world from `epoch` on; returns the next block. Idempotent."""
@@ -196,12 +214,20 @@ class Engine:
         self.generation.wake.notify()
         return session.world.block_index
 
-    async def detach(self, session_id: str, move_id: str, engine_address: str, epoch: int) -> None:
-        """Drop a staged or moved-away world; returns once its slot is unmapped. Idempotent."""
+    async def detach(
+        self,
+        session_id: str,
+        move_id: str,
+        engine_address: str,
+        epoch: int,
+        *,
+        suspended: bool = False,
+    ) -> None:
+        """Drop a staged, moved-away or suspended world; its slot is unmapped then. Idempotent."""
         session = self.sessions.get(session_id)
         if session is None:
             return
-        event = ev.DetachAsked(move_id, engine_address, epoch)
+        event = ev.DetachAsked(move_id, engine_address, epoch, suspended)
         session.apply(event, time.monotonic())
         await self._gone(session)
 
@@ -296,6 +322,20 @@ def _new_world(
     )
 
 
+def _memory(model: WorldModel, mapped: SlotMap, layout: Layout) -> Memory:
+    if isinstance(model, OwnsState):
+        return OwnState(mapped, layout, model)
+    return SlotState(mapped, layout)
+
+
+def _check_frozen(session: Session, move_id: str) -> None:
+    if session.world.phase is not Phase.FROZEN or session.world.move_id != move_id:
+        raise Conflict(
+            f"the freeze of session {session.session_id} for move {move_id} was taken back",
+            reason="FREEZE_DROPPED",
+        )
+
+
 def _is_staged(session: Session, move_id: str, slot: move_pb2.SlotRef) -> bool:
     world = session.world
     return world.phase is Phase.ATTACHED and world.move_id == move_id and session.slot == slot
@@ -312,13 +352,8 @@ def _check_quality(contract: Contract, loaded: Loaded) -> None:
 
 
 def _initialise(loaded: Loaded, memory: Memory, seed: int) -> None:
-    memory.clear_padding()
+    memory.begin()
     loaded.model.initialise(memory.state, seed)
-
-
-def _digests(memory: Memory) -> Digests:
-    with memory.view() as view:
-        return digest_slot(memory.layout(), view)
 
 
 def _manifest(

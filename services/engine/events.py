@@ -71,11 +71,15 @@ class ActivateAsked:
 
 @dataclass(frozen=True)
 class DetachAsked:
-    """Placement says: drop it. With `engine_address`, the world lives there in `epoch`."""
+    """Placement says: drop it. With `engine_address`, the world lives there in `epoch`.
+
+    `suspended`: it lives nowhere, until somebody resumes it.
+    """
 
     move_id: str
     engine_address: str = ""
     epoch: int = 0
+    suspended: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,13 @@ class MoveOutcome:
     """What a move record means for the two engines: it committed, it ended, or neither yet.
 
     `over`: it committed, and placement has given up on telling engines that it could not reach.
+    `suspended`: what committed is that the world lives nowhere until it is resumed.
     """
 
     committed: bool = False
     ended: bool = False
     over: bool = False
+    suspended: bool = False
 
 
 Event = (

@@ -11,16 +11,17 @@ import structlog
 
 from services.engine import events as ev
 from services.engine.lease import Lease
+from services.engine.memory import Memory
 from services.engine.outbox import BlockRecord
 from services.engine.profile import Profiles
 from services.engine.schedule import Candidate, candidate_of, next_release, pick
-from services.engine.session import Memory, Session
+from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.worker import Worker
 from services.engine.world import NO_FRAMES, Frames
 from worldline.contract import DecodeTier
 from worldline.errors import InvariantBroken, WorldlineError
-from worldline.state.digest import crc64, digest_slot
+from worldline.state.digest import crc64
 from worldline.telemetry import instruments
 
 _log = structlog.get_logger(__name__)
@@ -151,12 +152,15 @@ def advance(
     started = time.perf_counter()
     try:
         finished = _step(run)
+        # A quantum ends when the device is done with it: only then is its time known, may another
+        # world run, and may the state be read, frozen or sent (invariant I9).
+        memory.settle()
         elapsed_ms = (time.perf_counter() - started) * 1e3
         if finished is None:
             return Quantum(elapsed_ms)
         memory.check_in_place()
         frames = decoded(finished, tier)
-        digest = _state_digest(memory) if digest_wanted else None
+        digest = memory.digests().whole if digest_wanted else None
         return Quantum(elapsed_ms, frames, crc64(frames.pixels), digest)
     except Exception as error:
         # Whatever a model does wrong ends its world, never the engine and its other worlds.
@@ -182,11 +186,6 @@ def decoded(frames: Frames, tier: DecodeTier) -> Frames:
     shape = (frames.count, frames.height, frames.width, 3)
     half = np.frombuffer(frames.pixels, dtype=np.uint8).reshape(shape)[:, ::2, ::2]
     return Frames(half.shape[0], half.shape[1], half.shape[2], half.tobytes())
-
-
-def _state_digest(memory: Memory) -> int:
-    with memory.view() as view:
-        return digest_slot(memory.layout(), view).whole
 
 
 def _without_frames(error: Exception) -> WorldlineError:

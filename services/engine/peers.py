@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from services.engine.device import EngineDevice
 from services.engine.events import MoveOutcome
 from services.engine.profile import Profile
-from services.engine.slotmap import SlotMap, map_slot
+from services.engine.slotfetch import map_slot
+from services.engine.slotmap import SlotMap
 from services.engine.tombstones import FailedWorld
 from worldline.errors import NotFound
 from worldline.rpc.channel import PROTOCOL_VERSION, ChannelPool, call
 from worldline.state.codec import fingerprint_to_proto
 from worldline.state.manifest import Fingerprint
-from worldline.v1 import move_pb2, mover_pb2, placement_pb2
+from worldline.v1 import move_pb2, mover_pb2, park_pb2, placement_pb2
 from worldline.v1.mover_pb2_grpc import MoverServiceStub
 from worldline.v1.placement_pb2_grpc import PlacementServiceStub
 
 _COMMITTED = frozenset({move_pb2.MOVE_PHASE_COMMITTED, move_pb2.MOVE_PHASE_DONE})
+_RECORDED = frozenset({park_pb2.SUSPENSION_PHASE_RECORDED, park_pb2.SUSPENSION_PHASE_DONE})
 _ENDED = frozenset({move_pb2.MOVE_PHASE_ABORTED, move_pb2.MOVE_PHASE_REJECTED})
 
 
@@ -35,15 +38,20 @@ class Slots(Protocol):
 
 
 class MoverSlots:
-    """`Slots` of this node's mover."""
+    """`Slots` of this node's mover, on the engine's device."""
 
-    def __init__(self, channels: ChannelPool, address: str, timeout_s: float) -> None:
+    def __init__(
+        self, channels: ChannelPool, address: str, timeout_s: float, device: EngineDevice
+    ) -> None:
         self._stub = MoverServiceStub(channels.get(address))
         self._timeout_s = timeout_s
+        self._device = device
 
     async def allocate(self, session_id: str, extent_bytes: int) -> move_pb2.SlotRef:
         """See `Slots`. Raises the mover's own errors."""
-        request = mover_pb2.AllocateRequest(session_id=session_id, extent_bytes=extent_bytes)
+        request = mover_pb2.AllocateRequest(
+            session_id=session_id, extent_bytes=extent_bytes, device=self._device.asked_for
+        )
         answer = await call(self._stub.Allocate, request, timeout_s=self._timeout_s)
         slot: move_pb2.SlotRef = answer.slot
         return slot
@@ -53,7 +61,12 @@ class MoverSlots:
         request = mover_pb2.MapSlotRequest(slot=slot, session_id=session_id)
         answer = await call(self._stub.MapSlot, request, timeout_s=self._timeout_s)
         return await asyncio.to_thread(
-            map_slot, answer.socket_path, answer.token, answer.slot_bytes, self._timeout_s
+            map_slot,
+            answer.socket_path,
+            answer.token,
+            answer.slot_bytes,
+            self._timeout_s,
+            self._device,
         )
 
     async def release(self, slot: move_pb2.SlotRef, session_id: str) -> None:
@@ -75,7 +88,7 @@ class Directory:
         engine_id: str,
         node_id: str,
         engine_address: str,
-        device: str,
+        device: EngineDevice,
         fingerprint: Fingerprint,
         incarnation: str,
     ) -> float:
@@ -85,9 +98,11 @@ class Directory:
             engine_id=engine_id,
             node_id=node_id,
             engine_address=engine_address,
-            device=device,
+            device=device.name,
             fingerprint=fingerprint_to_proto(fingerprint),
             incarnation=incarnation,
+            device_uuid=device.uuid,
+            numa_node=device.numa_node,
         )
         answer = await call(self._stub.RegisterEngine, request, timeout_s=self._timeout_s)
         return float(answer.lease_ms)
@@ -127,15 +142,29 @@ class Directory:
         return float(answer.lease_ms), {item.session_id: item.epoch for item in answer.owned}
 
     async def outcome(self, move_id: str) -> MoveOutcome:
-        """How far a move got. A move that the directory does not know says nothing."""
+        """How far a move got, or a suspend or resume. What nobody knows says nothing."""
         request = placement_pb2.GetMoveRequest(move_id=move_id)
         try:
             answer = await call(self._stub.GetMove, request, timeout_s=self._timeout_s)
         except NotFound:
-            return MoveOutcome()
+            return await self._outcome_of_suspension(move_id)
         phase = answer.move.phase
         return MoveOutcome(
             committed=phase in _COMMITTED,
             ended=phase in _ENDED,
             over=phase == move_pb2.MOVE_PHASE_DONE,
+        )
+
+    async def _outcome_of_suspension(self, suspension_id: str) -> MoveOutcome:
+        request = placement_pb2.GetSuspensionRequest(suspension_id=suspension_id)
+        try:
+            answer = await call(self._stub.GetSuspension, request, timeout_s=self._timeout_s)
+        except NotFound:
+            return MoveOutcome()
+        found = answer.suspension
+        return MoveOutcome(
+            committed=found.phase in _RECORDED,
+            ended=found.phase == park_pb2.SUSPENSION_PHASE_ABORTED,
+            over=found.phase == park_pb2.SUSPENSION_PHASE_DONE,
+            suspended=found.verb == park_pb2.SUSPENSION_VERB_SUSPEND,
         )

@@ -17,6 +17,7 @@ from worldline.rpc.server import GrpcServer
 from worldline.telemetry import start
 
 if TYPE_CHECKING:
+    from services.engine.device import EngineDevice
     from services.engine.engine import Engine
     from services.engine.upkeep import Upkeep
     from services.engine.worker import Worker
@@ -47,13 +48,16 @@ async def serve(settings: EngineSettings, stop: asyncio.Event) -> None:
 async def _serve_engine(
     settings: EngineSettings, server: GrpcServer, address: str, stop: asyncio.Event
 ) -> None:
+    from services.engine.device import describe_device, fix_numerics
     from services.engine.servicer import EngineServicer
     from services.engine.worker import Worker
     from worldline.v1.engine_pb2_grpc import add_EngineServiceServicer_to_server
 
+    device = describe_device(settings.device)
+    fix_numerics(device)
     channels = ChannelPool()
-    worker = Worker(settings.threads)
-    engine, upkeep = build(settings, worker, channels, address)
+    worker = Worker(settings.threads, device)
+    engine, upkeep = build(settings, device, worker, channels, address)
     try:
         servicer = EngineServicer(engine, settings.engine_id)
         server.add(add_EngineServiceServicer_to_server, servicer, "worldline.v1.EngineService")
@@ -75,34 +79,35 @@ async def _serve_engine(
 
 
 def build(
-    settings: EngineSettings, worker: Worker, channels: ChannelPool, address: str
+    settings: EngineSettings,
+    device: EngineDevice,
+    worker: Worker,
+    channels: ChannelPool,
+    address: str,
 ) -> tuple[Engine, Upkeep]:
     """The engine of this process and its upkeep; starts nothing."""
-    import torch
-
     from services.engine.engine import Engine
     from services.engine.model.factory import engine_code, weights_digest
     from services.engine.models import Models
     from services.engine.peers import Directory, MoverSlots
     from services.engine.upkeep import Identity, Upkeep
-    from worldline.state.fingerprint import cpu_fingerprint
 
-    fingerprint = cpu_fingerprint(
+    fingerprint = device.fingerprint(
         engine_code=engine_code(),
         weights_digest=weights_digest(settings.weights_seed),
         threads=settings.threads,
     )
     engine = Engine(
         worker=worker,
-        models=Models(worker, settings.weights_seed, torch.device(settings.device)),
-        slots=MoverSlots(channels, settings.mover_address, settings.call_timeout_s),
+        models=Models(worker, settings.weights_seed, device.torch_device),
+        slots=MoverSlots(channels, settings.mover_address, settings.call_timeout_s, device),
         fingerprint=fingerprint,
     )
     identity = Identity(
         engine_id=settings.engine_id,
         node_id=settings.node_id,
         engine_address=address,
-        device=settings.device,
+        device=device,
         incarnation=uuid.uuid4().hex,
     )
     directory = Directory(channels, settings.placement_address, settings.call_timeout_s)

@@ -119,7 +119,13 @@ class EngineServicer(EngineServiceServicer):
         """See engine.proto."""
         session_id, move_id = _named(request)
         with span("engine.detach", session_id=session_id, move_id=move_id):
-            await self._engine.detach(session_id, move_id, request.engine_address, request.epoch)
+            await self._engine.detach(
+                session_id,
+                move_id,
+                request.engine_address,
+                request.epoch,
+                suspended=request.suspended,
+            )
         return engine_pb2.DetachResponse()
 
     async def DescribeEngine(  # noqa: N802

@@ -6,21 +6,17 @@ import asyncio
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
 
 import structlog
-import torch
 
 from services.engine import events as ev
 from services.engine.core import World, decide
+from services.engine.memory import Memory
 from services.engine.outbox import Outbox
 from services.engine.signal import Signal, wait_for_change
-from services.engine.slotmap import SlotMap
-from services.engine.world import Action, Frames, StateTree, WorldModel
+from services.engine.world import Action, Frames, WorldModel
 from worldline.contract import Contract
-from worldline.errors import Conflict, DeadlineExceeded, InvariantBroken
-from worldline.state.layout import Layout
-from worldline.state.tree import clear_padding, materialize, pack
+from worldline.errors import Conflict, DeadlineExceeded
 from worldline.v1 import move_pb2
 
 _log = structlog.get_logger(__name__)
@@ -33,73 +29,6 @@ class Stream:
     cursor: int
     digests_wanted: bool
     superseded: bool = False
-
-
-class Memory:
-    """A mapped slot with the state tree in it. After `close` nothing of it is left."""
-
-    def __init__(self, slots: SlotMap, layout: Layout) -> None:
-        self._slots = slots
-        self._buffer: torch.Tensor | None = slots.buffer()
-        self._layout = layout
-        self.state = cast(StateTree, materialize(layout, self._buffer))
-        self._placed = tuple(_places(self.state, ""))
-
-    def clear_padding(self) -> None:
-        """Zero what no leaf covers, so that equal states are equal slots."""
-        clear_padding(self._layout, self._open_buffer())
-
-    def layout(self) -> Layout:
-        """The layout with the scalars as they are now.
-
-        Raises:
-            InvalidInput: the model put a tensor of its own into the tree; `leaf` names it.
-        """
-        return pack(self.state, self._layout, self._open_buffer())
-
-    def check_in_place(self) -> None:
-        """Every leaf is still the view that the model was given.
-
-        Raises:
-            InvariantBroken: the model replaced one; `leaf` names it.
-        """
-        for path, container, key, tensor in self._placed:
-            if container[key] is not tensor:
-                raise InvariantBroken(
-                    f"the model replaced leaf {path}: write in place (`leaf[...] = value`), a "
-                    "tensor of the model's own is not in the slot and would not move",
-                    reason="LEAF_REPLACED",
-                    leaf=path,
-                )
-
-    @contextmanager
-    def view(self) -> Iterator[memoryview]:
-        """The slot's bytes, for digests."""
-        with self._slots.view() as view:
-            yield view
-
-    def close(self) -> None:
-        """Drop every view and unmap. Raises InvariantBroken when somebody kept one."""
-        self.state = {}
-        self._placed = ()
-        self._buffer = None
-        self._slots.close()
-
-    def _open_buffer(self) -> torch.Tensor:
-        if self._buffer is None:
-            raise Conflict("the slot is unmapped", reason="WORLD_RELEASED")
-        return self._buffer
-
-
-def _places(tree: Any, path: str) -> Iterator[tuple[str, Any, Any, torch.Tensor]]:
-    """Where each tensor of a state tree hangs: its path, its container, its key, itself."""
-    is_dict = isinstance(tree, dict)
-    for key, child in tree.items() if is_dict else enumerate(tree):
-        below = f"{path}.{key}".lstrip(".") if is_dict else f"{path}[{key}]"
-        if isinstance(child, torch.Tensor):
-            yield below, tree, key, child
-        elif isinstance(child, (dict, list)):
-            yield from _places(child, below)
 
 
 class Session:
@@ -168,7 +97,9 @@ class Session:
         """Begin the next block."""
         self.begun_at = self.world.pending[0].arrived_at if self.world.pending else now
         self.apply(ev.Dispatched(), now)
-        self.run = self.model.block(self.open_memory().state, action)
+        memory = self.open_memory()
+        memory.changing()
+        self.run = self.model.block(memory.state, action)
         self.spent_ms = 0.0
         return self.run
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from worldline.devicename import device_name
+from worldline.errors import InvalidInput
 from worldline.rpc.host import ServiceSettings
 
 
@@ -17,7 +19,7 @@ class EngineSettings(ServiceSettings):
 
     engine_id: str = Field("engine-0", description="this engine's name in the directory")
     node_id: str = Field("node-0", description="the node whose mover owns this engine's slots")
-    device: str = Field("cpu", pattern="^cpu$", description="device that generates: cpu")
+    device: str = Field("cpu", description="device that generates: cpu, cuda or cuda:N")
     threads: int = Field(1, ge=1, le=1024, description="threads of one quantum; part of T0")
     placement_address: str = Field(..., description="host:port of placement")
     mover_address: str = Field(..., description="host:port of this node's mover")
@@ -28,3 +30,11 @@ class EngineSettings(ServiceSettings):
     call_timeout_s: float = Field(
         10.0, gt=0, le=600, description="deadline of one call to a mover or placement"
     )
+
+    @field_validator("device")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        try:
+            return device_name(value, "device")
+        except InvalidInput as error:
+            raise ValueError(error.message) from error

@@ -12,6 +12,7 @@ import structlog
 
 from services.engine import events as ev
 from services.engine.core import Phase
+from services.engine.device import EngineDevice
 from services.engine.engine import Engine
 from services.engine.lease import RENEWALS_PER_LEASE
 from services.engine.peers import Directory
@@ -36,7 +37,7 @@ class Identity:
     engine_id: str
     node_id: str
     engine_address: str
-    device: str
+    device: EngineDevice
     incarnation: str
 
 

@@ -9,22 +9,39 @@ from typing import TypeVar
 
 import torch
 
+from services.engine.device import CPU_DEVICE, EngineDevice
+
 T = TypeVar("T")
 
 
 class Worker:
-    """Runs functions one at a time, in order, with a fixed number of torch threads."""
+    """Runs functions one at a time, in order, on one device, with a number of torch threads."""
 
-    def __init__(self, threads: int) -> None:
-        # OpenMP keeps the thread count per calling thread: set it in the worker too.
-        torch.set_num_threads(threads)
-        self._executor = ThreadPoolExecutor(
-            1, thread_name_prefix="quanta", initializer=torch.set_num_threads, initargs=(threads,)
-        )
+    def __init__(self, threads: int, device: EngineDevice = CPU_DEVICE) -> None:
+        def begin() -> None:
+            # OpenMP keeps the thread count, and CUDA the device, per calling thread.
+            torch.set_num_threads(threads)
+            device.enter()
+
+        begin()
+        self._device = device
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="quanta", initializer=begin)
 
     async def run(self, function: Callable[[], T]) -> T:
-        """The function's result. A cancelled wait does not stop what already runs."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+        """The function's result, once the device has done what it queued.
+
+        A cancelled wait does not stop what already runs.
+
+        Raises:
+            Unavailable: the device has failed; no later work will succeed.
+        """
+
+        def work() -> T:
+            result = function()
+            self._device.settle()
+            return result
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
         """Finish what runs, drop what waits, end the thread."""

@@ -3,7 +3,8 @@
 To add a model, write a class with the members of `WorldModel` and name it in
 `services/engine/model/factory.py`. The engine owns the memory: it allocates what `state_spec`
 describes in a slot and hands the model a tree of views. The model object itself holds weights
-and nothing else, so one object serves every session of its preset.
+and nothing else, so one object serves every session of its preset. A model that must own the
+memory has the members of `OwnsState` too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import struct
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from worldline.errors import InvalidInput
 
@@ -105,3 +106,26 @@ class WorldModel(Protocol):
         Raises:
             InvalidInput: the state is not one that this model wrote; `leaf` says where.
         """
+
+
+@runtime_checkable
+class OwnsState(Protocol):
+    """Beside `WorldModel`, for a model that keeps the state in tensors of its own.
+
+    For tensors that cannot lie in a slot, or whose addresses somebody holds: a CUDA graph, a
+    compiled function. The engine then copies the state into the slot when somebody wants to read it
+    (a freeze, a digest), and into the tensors when it arrives. No address changes.
+    """
+
+    def lend(self) -> StateTree:
+        """Tensors for one more session: a tree as `state_spec` describes it, on its device.
+
+        Strides and first contents are the model's business. `block` gets this very tree until
+        `take_back`; the engine writes into its tensors and never replaces one.
+
+        Raises:
+            CapacityExhausted: all that the model has are lent.
+        """
+
+    def take_back(self, state: StateTree) -> None:
+        """The session is gone, and nobody uses its tree any more. Another thread than `lend`'s."""

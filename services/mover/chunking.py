@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from worldline.errors import InvalidInput, InvariantBroken
 from worldline.fields import whole
@@ -16,7 +17,8 @@ CHUNK_BYTES_MAX = 256 << 20
 WINDOW_CHUNKS_MAX = 64
 #: Low bits of a tag that number the chunk; the rest is the transfer's own.
 CHUNK_INDEX_BITS = 24
-CHUNKS_MAX = 1 << CHUNK_INDEX_BITS
+#: The two highest numbers are the seal's and the answer's.
+CHUNKS_MAX = (1 << CHUNK_INDEX_BITS) - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,12 @@ class Chunk:
     granule_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChunkPlan:
-    """How an extent is cut: every byte in exactly one chunk, only the last one short.
+    """How an extent is cut: every byte in exactly one chunk, each but the last whole granules.
+
+    A tapered plan ends in chunks that halve down to one granule, so that little is left to digest
+    after the last byte has landed (the paper's tail schedule, figure 4).
 
     Raises:
         InvalidInput: a chunk that is not a whole number of granules, or sizes out of range.
@@ -41,6 +46,7 @@ class ChunkPlan:
     extent_bytes: int
     chunk_bytes: int
     granule_bytes: int
+    tapered: bool = False
 
     def __post_init__(self) -> None:
         whole(self.extent_bytes, "extent_bytes")
@@ -58,15 +64,35 @@ class ChunkPlan:
                 field="chunk_bytes",
             )
 
+    @cached_property
+    def _uniform_count(self) -> int:
+        """Chunks of the full size: all but the last, or all before the taper."""
+        if not self.tapered:
+            return self.extent_bytes // self.chunk_bytes
+        return max(0, self.extent_bytes - self.chunk_bytes) // self.chunk_bytes
+
+    @cached_property
+    def _tail_offsets(self) -> tuple[int, ...]:
+        """Where the chunks after the uniform ones begin, and the extent's end."""
+        offsets = [self._uniform_count * self.chunk_bytes]
+        while (left_bytes := self.extent_bytes - offsets[-1]) > 0:
+            granules = -(-left_bytes // self.granule_bytes)
+            take = (granules + 1) // 2 if self.tapered else granules
+            offsets.append(min(offsets[-1] + take * self.granule_bytes, self.extent_bytes))
+        return tuple(offsets)
+
     def __len__(self) -> int:
-        return -(-self.extent_bytes // self.chunk_bytes)
+        return self._uniform_count + len(self._tail_offsets) - 1
 
     def chunk(self, index: int) -> Chunk:
         """The chunk with this index."""
         if not 0 <= index < len(self):
             raise InvariantBroken(f"chunk {index} of {len(self)}")
-        offset = index * self.chunk_bytes
-        size = min(self.chunk_bytes, self.extent_bytes - offset)
+        if index < self._uniform_count:
+            offset, size = index * self.chunk_bytes, self.chunk_bytes
+        else:
+            offset, end = self._tail_offsets[index - self._uniform_count :][:2]
+            size = end - offset
         return Chunk(
             index=index,
             offset_bytes=offset,
@@ -105,6 +131,11 @@ class Window:
         if index in self._ended or not 0 <= index < self._posted:
             raise InvariantBroken(f"chunk {index} ended twice or before it was posted")
         self._ended.add(index)
+
+    @property
+    def all_posted(self) -> bool:
+        """Whether none is left to post."""
+        return self._posted == self._chunk_count
 
     @property
     def in_flight(self) -> int:

@@ -21,7 +21,7 @@ _BELIEVED_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A verified ticket, and until when (loop time, seconds) the wire may be granted under it."""
+    """A verified ticket, and until when (loop time, seconds) its wire may be asked for."""
 
     claims: TicketClaims
     grant_by: float
@@ -37,8 +37,8 @@ class TicketGate:
         self._learned_at = 0.0
         self._learning = asyncio.Lock()
 
-    async def verify(self, signed: SignedTicket) -> Admitted:
-        """The ticket's claims.
+    async def verify(self, signed: SignedTicket, asked_ago_s: float = 0.0) -> Admitted:
+        """The ticket's claims. Its wire was asked for so long ago: it had to be valid then.
 
         Raises:
             TicketRefused: forged, expired, or of an unknown key.
@@ -46,19 +46,21 @@ class TicketGate:
         """
         verifier = self._verifier or await self._learn(None)
         try:
-            return self._check(verifier, signed)
+            return self._check(verifier, signed, asked_ago_s)
         except TicketRefused as error:
             if error.reason not in _STALE and not self._outdated(error):
                 raise
-        return self._check(await self._learn(verifier), signed)
+        return self._check(await self._learn(verifier), signed, asked_ago_s)
 
     def _outdated(self, error: TicketRefused) -> bool:
         age_s = asyncio.get_running_loop().time() - self._learned_at
         return error.reason == "TICKET_EXPIRED" and age_s >= _BELIEVED_S
 
-    def _check(self, verifier: TicketVerifier, signed: SignedTicket) -> Admitted:
-        now = asyncio.get_running_loop().time()
-        claims = verifier.verify(signed, now * 1e3)
+    def _check(
+        self, verifier: TicketVerifier, signed: SignedTicket, asked_ago_s: float
+    ) -> Admitted:
+        asked = asyncio.get_running_loop().time() - asked_ago_s
+        claims = verifier.verify(signed, asked * 1e3)
         issued_at = (claims.issued_at_ms + verifier.clock_offset_ms) / 1e3
         return Admitted(claims=claims, grant_by=issued_at + claims.valid_for_ms / 1e3)
 

@@ -1,32 +1,50 @@
 """Landing: the target's half of a push, from the offer to the receipt.
 
-Order: permission checked, the slot pinned, receives posted, wire granted (the lease starts here),
-chunks land and are digested, the source seals with its own digests, both are compared, and only
-then does the reservation count as landed. Anything else aborts: the slot is quarantined until the
-transport says that every request is terminal.
+Before the freeze: permission checked, the slot pinned, the wire waited for, receives posted. From
+the source's go: chunks land and are digested, the source seals with its own digests, both are
+compared, and only then does the reservation count as landed and the source get its answer. Anything
+else aborts: the slot is quarantined, and the wire kept, until the transport says that every request
+is terminal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from services.mover.chunking import CHUNK_INDEX_BITS, ChunkPlan
-from services.mover.offer import Offer, Verification, offer_from_proto
-from services.mover.reservation import Reservation
+from services.mover.chunking import CHUNK_INDEX_BITS
+from services.mover.offer import Frozen, Offer, frozen_from_proto, offer_from_proto
+from services.mover.reservation import Reservation, Staged
+from services.mover.seal import (
+    ANSWER_INDEX,
+    SEAL_INDEX,
+    Seal,
+    pack_answer,
+    seal_bytes,
+    unpack_seal,
+)
 from services.mover.slots import ref_to_proto
-from services.mover.tickets import Subject, check_manifest, check_target
-from services.mover.transfer import Abort, Direction, Transfer
-from services.mover.transport.base import Endpoint
+from services.mover.staging import largest_chunk
+from services.mover.tickets import Subject, check_offered, check_reservation, check_target
+from services.mover.transfer import Abort, Direction, Transfer, Verification
+from services.mover.transport.base import Endpoint, Request
+from services.mover.wirewait import WireWait, ingress_wait
 from worldline.errors import IntegrityError, InvalidInput, TransferFailed, WorldlineError
-from worldline.state.codec import digests_from_proto, digests_to_proto
-from worldline.state.difference import compare
-from worldline.state.digest import GRANULE_BYTES, Digester
-from worldline.state.manifest import Digests
+from worldline.state.codec import digests_to_proto
+from worldline.state.digest import GRANULE_BYTES
+from worldline.state.gf2 import Uint64s
+from worldline.state.layout import Layout
+from worldline.state.segment_digests import (
+    SegmentDigests,
+    compare_segment_digests,
+    segment_digests,
+)
+from worldline.state.segments import segments_of
 from worldline.telemetry import span
 from worldline.telemetry.metrics import instruments
 from worldline.v1 import move_pb2, mover_pb2
@@ -39,6 +57,10 @@ _log = structlog.get_logger(__name__)
 #: At most this often is progress reported.
 PROGRESS_EVERY_S = 0.05
 _OFFER_S = 5.0
+#: An answer that the source does not take within this is dropped, with its endpoint.
+_ANSWER_S = 2.0
+#: A reservation outlasts its wait for the wire by this.
+_REFUSAL_S = 0.5
 Emit = Callable[[mover_pb2.LandResponse], None]
 
 
@@ -48,13 +70,19 @@ def tag_base() -> int:
 
 
 class Landing:
-    """One landing. Held by the runtime from the grant until its memory is quiet."""
+    """One landing. Held by the runtime from the offer until its memory is quiet."""
 
-    def __init__(self, runtime: MoverRuntime, offer: Offer, reservation: Reservation) -> None:
+    def __init__(
+        self, runtime: MoverRuntime, offer: Offer, reservation: Reservation, wait: WireWait
+    ) -> None:
         self._runtime = runtime
         self._offer = offer
         self.reservation = reservation
+        self._wait = wait
+        self._frozen: asyncio.Future[Frozen] = asyncio.get_running_loop().create_future()
+        self._answering: Request | None = None
         self._abort = Abort()
+        self._tag_base = 0
         self._transfer: Transfer | None = None
         self._endpoint: Endpoint | None = None
         self._landed = False
@@ -62,32 +90,36 @@ class Landing:
 
     @classmethod
     async def admit(cls, runtime: MoverRuntime, offer: Offer) -> Landing:
-        """Check the permission and take the wire for this offer.
+        """Check the permission for this offer.
 
         Raises:
             TicketRefused, InvalidInput, NotFound, Conflict: the offer is not what was reserved.
         """
-        admitted = await runtime.gate.verify(offer.ticket)
-        manifest = offer.manifest
+        offered_s = runtime.now()
+        admitted = await runtime.gate.verify(offer.ticket, offer.waited_s)
         subject = Subject(
-            session_id=manifest.session_id,
-            topology_hash=manifest.layout.topology_hash,
-            extent_bytes=manifest.layout.extent_bytes,
-            epoch=manifest.epoch,
+            session_id=offer.session_id,
+            topology_hash=offer.layout.topology_hash,
+            extent_bytes=offer.layout.extent_bytes,
+            epoch=offer.epoch,
         )
-        check_manifest(admitted.claims, subject)
+        check_offered(admitted.claims, subject)
         check_target(admitted.claims, runtime.node_id, subject)
-        reservation = runtime.reservations.grant(
+        check_reservation(admitted.claims, offer.reservation_id)
+        wait = ingress_wait(admitted.claims, admitted.grant_by, offered_s, offer.waited_s)
+        await runtime.reserved(offer.reservation_id, min(admitted.grant_by, wait.until_s))
+        reservation = runtime.reservations.offered(
             offer.reservation_id,
             admitted.claims,
-            manifest,
-            verification_on=offer.verification is Verification.PIPELINED,
+            offer.layout.extent_bytes,
+            verification_on=offer.shape.verification.on,
+            # The wires' own refusal comes first, and says more.
+            until=wait.until_s + _REFUSAL_S,
             now=runtime.now(),
         )
         runtime.slots.pin(reservation.slot)
-        landing = cls(runtime, offer, reservation)
+        landing = cls(runtime, offer, reservation, wait)
         runtime.landings[reservation.reservation_id] = landing
-        runtime.wake_reaper()
         return landing
 
     def abort(self, cause: WorldlineError) -> None:
@@ -95,7 +127,7 @@ class Landing:
         self._abort.tell(cause)
 
     async def run(self, requests: AsyncIterator[mover_pb2.LandRequest], emit: Emit) -> None:
-        """Land everything and emit grant, progress and receipt.
+        """Land everything and emit grant, progress, verdict and receipt.
 
         Raises:
             TransferFailed, IntegrityError, DeadlineExceeded: nothing was installed.
@@ -104,11 +136,10 @@ class Landing:
             with span(
                 "mover.land",
                 move_id=self.reservation.claims.move_id,
-                bytes=self._offer.manifest.layout.extent_bytes,
+                bytes=self._offer.layout.extent_bytes,
             ) as active:
                 receipt = await self._land(requests, emit)
                 active.set(verify_tail_ms=receipt.verify_tail_ms)
-            self._landed = True
             emit(mover_pb2.LandResponse(receipt=receipt))
         finally:
             # Also when cancelled: the source's stream is gone, so is its claim to the slot.
@@ -117,78 +148,107 @@ class Landing:
     async def _land(
         self, requests: AsyncIterator[mover_pb2.LandRequest], emit: Emit
     ) -> mover_pb2.LandReceipt:
-        transfer = await self._grant(emit)
-        layout = self._offer.manifest.layout
-        moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
-        sealing = asyncio.ensure_future(_sealed(requests))
+        watching = asyncio.ensure_future(self._watch(requests))
+        tasks: list[asyncio.Future[Any]] = [watching]
         try:
-            await self._both(moving, sealing)
-            own, sealed = moving.result(), sealing.result()
-        finally:
-            for task in (moving, sealing):
-                task.cancel()
-            await asyncio.gather(moving, sealing, return_exceptions=True)
-        if sealed.sent_bytes != layout.extent_bytes:
-            raise TransferFailed(
-                f"the source sent {sealed.sent_bytes} of {layout.extent_bytes} bytes",
-                reason="TRUNCATED",
+            taking = asyncio.ensure_future(
+                self._runtime.wires.take(self._wait, self.reservation.claims)
             )
-        if own is not None:
-            self._compare(sealed, own)
+            tasks.append(taking)
+            await self._all({taking}, watching)
+            transfer, sealing, message = await self._grant(emit)
+            moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
+            sealed = asyncio.ensure_future(sealing.wait())
+            tasks += (moving, sealed)
+            await self._all({moving, sealed, self._frozen}, watching)
+            crcs, frozen = moving.result(), self._frozen.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        seal = unpack_seal(message, verification_on=self.reservation.verification_on)
+        extent_bytes = self._offer.layout.extent_bytes
+        if seal.sent_bytes != extent_bytes:
+            raise TransferFailed(
+                f"the source sent {seal.sent_bytes} of {extent_bytes} bytes", reason="TRUNCATED"
+            )
+        own = None if crcs is None else self._compare(frozen.layout, seal, crcs)
         self._abort.check()
-        reservations = self._runtime.reservations
-        reservations.landed(self.reservation.reservation_id, self._runtime.now())
-        instruments().wire_bytes(layout.extent_bytes, "receive")
-        return self._receipt(own, transfer)
+        self._stage()
+        instruments().wire_bytes(extent_bytes, "receive")
+        return self._receipt(frozen.layout, own, transfer)
 
-    async def _grant(self, emit: Emit) -> Transfer:
+    async def _grant(self, emit: Emit) -> tuple[Transfer, Request, memoryview]:
         offer, runtime = self._offer, self._runtime
-        layout = offer.manifest.layout
-        endpoint = await runtime.transport.connect(offer.worker_address)
+        self._start_lease(runtime.reservations.granted(offer.reservation_id, runtime.now()))
+        memory = runtime.slot_memory(self.reservation.slot)
+        endpoint = await runtime.connect(offer.worker_address, memory.device, offer.device)
         self._endpoint = endpoint
         base = tag_base()
+        largest_bytes = largest_chunk(memory.device, offer.device, endpoint.lanes())
+        shape = offer.shape.within(largest_bytes)
+        verification = shape.verification
         self._transfer = Transfer(
             endpoint,
             Direction.RECEIVE,
-            runtime.slot_view(self.reservation.slot, layout.extent_bytes),
-            ChunkPlan(layout.extent_bytes, offer.chunk_bytes, GRANULE_BYTES),
-            window_chunks=offer.window_chunks,
+            memory,
+            shape.plan(offer.layout),
+            window_chunks=shape.window_chunks,
             tag_base=base,
-            digester=Digester(layout) if self.reservation.verification_on else None,
-            pool=runtime.pool,
+            digest=runtime.digest(offer.layout, memory) if verification.on else None,
+            digest_last=verification is Verification.SEQUENTIAL,
         )
         self._transfer.start()
+        sealing, message = self._expect_seal(endpoint, base)
         grant = mover_pb2.LandGrant(
             worker_address=runtime.transport.address,
             tag_base=base,
-            chunk_bytes=offer.chunk_bytes,
-            window_chunks=offer.window_chunks,
+            chunk_bytes=shape.chunk_bytes,
+            window_chunks=shape.window_chunks,
             lease_ms=self.reservation.claims.lease_ms,
+            device=memory.device,
         )
         emit(mover_pb2.LandResponse(grant=grant))
-        return self._transfer
+        return self._transfer, sealing, message
 
-    async def _both(
-        self,
-        moving: asyncio.Future[Digests | None],
-        sealing: asyncio.Future[mover_pb2.LandSealed],
-    ) -> None:
-        """Until both are done; the first failure, or an abort from outside, ends it at once."""
-        waiting: set[asyncio.Future[Any]] = {moving, sealing}
+    def _expect_seal(self, endpoint: Endpoint, base: int) -> tuple[Request, memoryview]:
+        layout = self._offer.layout
+        verification_on = self.reservation.verification_on
+        count = segments_of(layout, GRANULE_BYTES).count if verification_on else None
+        message = memoryview(bytearray(seal_bytes(count)))
+        self._tag_base = base
+        return endpoint.receive(message, base + SEAL_INDEX), message
+
+    async def _watch(self, requests: AsyncIterator[mover_pb2.LandRequest]) -> None:
+        """The source's go; from then on its stream says no more than that it lives."""
+        offer, runtime = self._offer, self._runtime
+        frozen = frozen_from_proto((await _next(requests, "go")).go, offer.layout)
+        staged = Staged(offer.session_id, offer.epoch, frozen.block_index, frozen.layout)
+        self._start_lease(runtime.reservations.go(offer.reservation_id, staged, runtime.now()))
+        self._frozen.set_result(frozen)
+        await _next(requests, "")
+
+    def _start_lease(self, reservation: Reservation) -> None:
+        self._runtime.wires.lease(reservation.reservation_id, reservation.deadline)
+        self._runtime.wake_reaper()  # the lease may end sooner than the wait would have
+
+    async def _all(self, wanted: set[asyncio.Future[Any]], watching: asyncio.Future[None]) -> None:
+        """Until all are done; a failure, a source that is gone or an abort ends it at once."""
+        waiting = set(wanted)
         while waiting:
             done, _ = await asyncio.wait(
-                {*waiting, self._abort.told}, return_when=asyncio.FIRST_COMPLETED
+                {*waiting, watching, self._abort.told}, return_when=asyncio.FIRST_COMPLETED
             )
             self._abort.check()
             for future in done:
                 future.result()
             waiting -= done
 
-    def _compare(self, sealed: mover_pb2.LandSealed, own: Digests) -> None:
-        layout = self._offer.manifest.layout
-        if not sealed.HasField("digests"):
-            raise InvalidInput("sealed without digests", field="sealed.digests")
-        difference = compare(layout, digests_from_proto(sealed.digests, layout), own)
+    def _compare(self, layout: Layout, seal: Seal, crcs: Uint64s) -> SegmentDigests:
+        own = segment_digests(layout, crcs)
+        if seal.digests is None:
+            raise InvalidInput("sealed without digests", field="seal")
+        difference = compare_segment_digests(layout, seal.digests, own)
         if difference is not None:
             claims = self.reservation.claims
             instruments().path_mismatch(claims.source_node_id, claims.target_node_id)
@@ -197,14 +257,30 @@ class Landing:
                 leaf=difference.leaf,
                 granule=difference.granule,
             )
+        return own
 
-    def _receipt(self, own: Digests | None, transfer: Transfer) -> mover_pb2.LandReceipt:
-        layout = self._offer.manifest.layout
+    def _stage(self) -> None:
+        """What landed is the source's: answer before anything that takes longer."""
+        runtime, offer = self._runtime, self._offer
+        reservation = runtime.reservations.landed(offer.reservation_id, runtime.now())
+        self._landed = True
+        promote = offer.promote and reservation.verification_on
+        if promote:
+            runtime.promote(offer.reservation_id, reservation.slot)
+        if self._endpoint is not None:
+            answer = pack_answer(promoted=promote)
+            self._answering = self._endpoint.send(answer, self._tag_base + ANSWER_INDEX)
+        # Nothing of this move comes in any more.
+        runtime.wires.give_back(offer.reservation_id)
+
+    def _receipt(
+        self, layout: Layout, own: SegmentDigests | None, transfer: Transfer
+    ) -> mover_pb2.LandReceipt:
         receipt = move_pb2.Receipt(
             move_id=self.reservation.claims.move_id,
             slot=ref_to_proto(self.reservation.slot),
             topology_hash=layout.topology_hash,
-            digests=None if own is None else digests_to_proto(own),
+            digests=None if own is None else digests_to_proto(own.digests(layout)),
             received_bytes=transfer.moved_bytes,
         )
         return mover_pb2.LandReceipt(receipt=receipt, verify_tail_ms=transfer.tail_ms)
@@ -226,12 +302,17 @@ class Landing:
     async def _quiet(self) -> None:
         runtime = self._runtime
         if self._landed and self._endpoint is not None:
-            await runtime.transport.park(self._endpoint)
+            if self._answering is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_ANSWER_S):
+                        await self._answering.settled()
+            await runtime.park(self._endpoint)
         elif self._transfer is not None:
             await self._transfer.abandon()
         elif self._endpoint is not None:
             await self._endpoint.abort()
         runtime.landings.pop(self.reservation.reservation_id, None)
+        runtime.wires.give_back(self.reservation.reservation_id)
         runtime.slots.unpin(self.reservation.slot, runtime.now())
 
 
@@ -251,15 +332,18 @@ async def land(
     if first.WhichOneof("event") != "offer":
         raise InvalidInput("the first message must be an offer", field="offer")
     landing = await Landing.admit(runtime, offer_from_proto(first.offer))
-    _log.info("land.granted", reservation=landing.reservation.reservation_id)
+    _log.info("land.offered", reservation=landing.reservation.reservation_id)
     await landing.run(requests, emit)
 
 
-async def _sealed(requests: AsyncIterator[mover_pb2.LandRequest]) -> mover_pb2.LandSealed:
+async def _next(
+    requests: AsyncIterator[mover_pb2.LandRequest], event: str
+) -> mover_pb2.LandRequest:
+    """The next message, which must be this event; none may follow where `event` is empty."""
     async for request in requests:
-        if request.WhichOneof("event") == "sealed":
-            return request.sealed
-        raise InvalidInput("only `sealed` may follow the offer", field="event")
+        if event and request.WhichOneof("event") == event:
+            return request
+        raise InvalidInput(f"the next message must be {event or 'the end'}", field="event")
     raise TransferFailed(
         "the source closed the stream before it had sent everything", reason="SOURCE_GONE"
     )

@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from services.mover.latency import prefer_latency
 from services.mover.membership import Membership
 from services.mover.runtime import MoverRuntime
 from services.mover.servicer import MoverServicer
 from services.mover.settings import MoverSettings
 from services.mover.transport.base import Transport
+from services.mover.transport.lanes import Lane
 from worldline import telemetry
+from worldline.devicename import cuda_index
 from worldline.errors import Unavailable
 from worldline.rpc.host import announce_ready, load_settings, run_service, unless_stopped
 from worldline.rpc.server import GrpcServer
 from worldline.v1 import mover_pb2_grpc
 
-TransportFactory = Callable[[], Transport]
+TransportFactory = Callable[[Sequence[int]], Transport]
 
 
-def ucx_transport() -> Transport:
+def ucx_transport(lane: Lane) -> TransportFactory:
     """The transport of real work; imported late, so that a taken port fails before UCX loads."""
-    from services.mover.transport.ucx import UcxTransport
 
-    return UcxTransport()
+    def make(cuda_devices: Sequence[int]) -> Transport:
+        from services.mover.transport.ucx import UcxTransport
+
+        return UcxTransport(cuda_devices=cuda_devices, lane=lane)
+
+    return make
 
 
 async def serve(
     settings: MoverSettings,
     stop: asyncio.Event,
-    transport_factory: TransportFactory = ucx_transport,
+    transport_factory: TransportFactory | None = None,
 ) -> None:
-    """Run one mover until `stop`.
+    """Run one mover until `stop`, over UCX unless there is another factory.
 
     Raises:
         Unavailable: it cannot work here; `field` names the setting or variable at fault.
@@ -41,6 +48,10 @@ async def serve(
     bound = server.bind(settings.listen)
     address = settings.advertise or bound
     check_surroundings(settings)
+    indices = (cuda_index(name) for name in settings.devices)
+    cuda_devices = [index for index in indices if index is not None]
+    make_transport = transport_factory or ucx_transport(settings.lane)
+    runtime = MoverRuntime(settings, make_transport(cuda_devices))
     tracing = telemetry.start(
         "mover",
         settings.trace_store,
@@ -48,7 +59,6 @@ async def serve(
         log_format=settings.log_format,
         log_level=settings.log_level,
     )
-    runtime = MoverRuntime(settings, transport_factory())
     membership = Membership(runtime, address)
     try:
         await runtime.start()
@@ -91,9 +101,10 @@ def check_surroundings(settings: MoverSettings) -> None:
         )
 
 
-def main(transport_factory: TransportFactory = ucx_transport) -> None:
+def main(transport_factory: TransportFactory | None = None) -> None:
     """Entry point of `worldline-mover`."""
     settings = load_settings(MoverSettings)
+    prefer_latency()
 
     async def run(given: MoverSettings, stop: asyncio.Event) -> None:
         await serve(given, stop, transport_factory)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import uuid
+from pathlib import Path
 
 import structlog
 
+from services.mover.devices import Device
+from services.mover.digestrate import measured_digest_rate
 from services.mover.runtime import MoverRuntime
 from services.mover.slots import SlotRole, ref_from_proto, ref_to_proto
+from worldline.devicename import CPU
 from worldline.errors import NotFound, Unavailable, WorldlineError
 from worldline.rpc.channel import PROTOCOL_VERSION, call
 from worldline.v1 import move_pb2, placement_pb2, placement_pb2_grpc
@@ -20,6 +25,14 @@ _CALL_S = 3.0
 _RETRY_S = 0.2
 
 
+def host_id() -> str:
+    """This machine, the same in all its containers: the kernel's boot id (random(4))."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
 class Membership:
     """One registration, renewed three times per lease."""
 
@@ -28,6 +41,7 @@ class Membership:
         self._address = address
         self._incarnation = uuid.uuid4().hex
         self._lease_s = 0.0
+        self._digest_rate_bytes_per_s = 0.0
         self._renewing: asyncio.Task[None] | None = None
 
     async def join(self) -> None:
@@ -38,6 +52,10 @@ class Membership:
             WorldlineError: placement refused.
         """
         settings = self._runtime.settings
+        if any(device.name == CPU for device in self._runtime.devices):
+            self._digest_rate_bytes_per_s = await measured_digest_rate(
+                self._runtime.pool, settings.digest_threads
+            )
         give_up_at = self._runtime.now() + settings.register_within_s
         while True:
             try:
@@ -65,8 +83,8 @@ class Membership:
             await asyncio.gather(self._renewing, return_exceptions=True)
 
     def _stub(self) -> placement_pb2_grpc.PlacementServiceStub:
-        channel = self._runtime.channels.get(self._runtime.settings.placement_address)
-        return placement_pb2_grpc.PlacementServiceStub(channel)
+        stub = placement_pb2_grpc.PlacementServiceStub
+        return self._runtime.channels.stub(stub, self._runtime.settings.placement_address)
 
     async def _register(self) -> None:
         settings = self._runtime.settings
@@ -74,12 +92,25 @@ class Membership:
             protocol_version=PROTOCOL_VERSION,
             node_id=settings.node_id,
             mover_address=self._address,
-            slots_total=settings.slot_count,
-            slot_bytes=settings.slot_bytes,
             incarnation=self._incarnation,
+            host_id=host_id(),
+            devices=[self._device(device) for device in self._runtime.devices],
         )
         answer = await call(self._stub().RegisterNode, request, timeout_s=_CALL_S)
         self._lease_s = max(0.1, answer.lease_ms / 1e3)
+
+    def _device(self, device: Device) -> placement_pb2.Device:
+        shelf = self._runtime.slots.shelf(device.name)
+        return placement_pb2.Device(
+            name=device.name,
+            uuid=device.uuid,
+            slots_total=shelf.slot_count,
+            slot_bytes=shelf.slot_bytes,
+            numa_node=device.numa_node,
+            nvlink_peers=device.nvlink_peers,
+            # A GPU digests by itself, whatever the host does.
+            digest_rate_bytes_per_s=self._digest_rate_bytes_per_s if device.name == CPU else 0.0,
+        )
 
     async def _renew_forever(self) -> None:
         while True:
@@ -102,6 +133,7 @@ class Membership:
                 role=move_pb2.SlotRole.Name(state.role),
                 session_id=state.session_id,
                 age_ms=round((now - state.since) * 1e3),
+                device=state.device,
             )
             for state in runtime.slots.states()
             if state.role is not SlotRole.FREE
@@ -109,8 +141,8 @@ class Membership:
         request = placement_pb2.RenewNodeRequest(
             node_id=runtime.node_id,
             incarnation=self._incarnation,
-            slots_free=runtime.slots.free_count(),
             slots=uses,
+            parked=runtime.parking.listing(),
         )
         # An answer later than the lease would keep nothing alive.
         answer = await call(self._stub().RenewNode, request, timeout_s=min(_CALL_S, self._lease_s))
@@ -119,3 +151,7 @@ class Membership:
             with contextlib.suppress(WorldlineError):
                 released = runtime.release(ref_from_proto(orphan, "orphan"), None)
                 _log.info("membership.orphan_released", slot=orphan.slot_index, done=released)
+        for name in answer.parked_orphans:
+            with contextlib.suppress(WorldlineError):
+                dropped = await runtime.parking.drop_orphan(name)
+                _log.info("membership.parked_orphan_dropped", park_id=name, done=dropped)

@@ -2,67 +2,107 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
+from dataclasses import dataclass, replace
 
 from services.mover.chunking import CHUNK_BYTES_MAX, WINDOW_CHUNKS_MAX, ChunkPlan
 from services.mover.slots import SlotRef, ref_from_proto
+from services.mover.transfer import Verification
 from worldline.errors import InvalidInput, VersionSkew
-from worldline.fields import enum_member, identifier, whole
+from worldline.fields import enum_member, identifier, non_negative, whole
 from worldline.rpc.channel import PROTOCOL_VERSION
-from worldline.state.codec import manifest_from_proto
+from worldline.state.codec import layout_from_proto, layout_to_proto, layout_with_scalars
 from worldline.state.digest import GRANULE_BYTES
-from worldline.state.manifest import Manifest
-from worldline.ticket import SignedTicket, ticket_from_proto
-from worldline.v1 import mover_pb2
+from worldline.state.layout import Layout
+from worldline.state.manifest import CRC64NVME
+from worldline.ticket import DURATION_MS_MAX, SignedTicket, ticket_from_proto, ticket_to_proto
+from worldline.v1 import move_pb2, mover_pb2
 
 WORKER_ADDRESS_BYTES_MAX = 65_536
 _CHUNK_INDEX_MASK = (1 << 24) - 1
 
 
-class Verification(IntEnum):
-    """When digests are computed; numbers as in move.proto."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How an extent travels; both ends make the same plan from it."""
 
-    PIPELINED = 1
-    OFF = 2
+    verification: Verification
+    chunk_bytes: int
+    window_chunks: int
+
+    def within(self, largest_chunk_bytes: int | None) -> Shape:
+        """The same with chunks no larger than that, where there is a limit."""
+        if largest_chunk_bytes is None or self.chunk_bytes <= largest_chunk_bytes:
+            return self
+        return replace(self, chunk_bytes=largest_chunk_bytes)
+
+    def plan(self, layout: Layout) -> ChunkPlan:
+        """The chunks of a layout's extent."""
+        tapered = self.verification is Verification.TAIL
+        return ChunkPlan(layout.extent_bytes, self.chunk_bytes, GRANULE_BYTES, tapered)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a source wants to land, under which permission."""
+    """What a source wants to land, under which permission. The layout's scalars are not yet final.
+
+    `promote`: the target may promote the slot as soon as what landed is verified.
+    """
 
     ticket: SignedTicket
     reservation_id: str
-    manifest: Manifest
-    verification: Verification
-    chunk_bytes: int
-    window_chunks: int
+    session_id: str
+    epoch: int
+    layout: Layout
+    shape: Shape
     worker_address: bytes
+    #: Where the source's slot rests.
+    device: str = "cpu"
+    promote: bool = False
+    #: How long the source has waited for its egress.
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The wire is the source's, for `lease_ms`."""
+    """The wire is the source's: for `lease_ms` until its go, and again from then on."""
 
     worker_address: bytes
     tag_base: int
-    chunk_bytes: int
-    window_chunks: int
+    #: At most the chunks and the window that were offered.
+    shape: Shape
     lease_ms: int
+    #: Where the target's slot rests.
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class PushOrder:
-    """What placement asks a source mover to push. `slot` is None for probes."""
+    """What placement asks a source mover to push. `slot` is None for probes.
+
+    Zero for chunk or window and None for verification leave the choice to the mover.
+    `probe_device` is where a probe's bytes rest, empty for the node's first device.
+    """
 
     ticket: SignedTicket
-    manifest: Manifest
+    session_id: str
+    epoch: int
+    layout: Layout
     slot: SlotRef | None
     reservation_id: str
     target_mover_address: str
-    verification: Verification
+    verification: Verification | None
     chunk_bytes: int
     window_chunks: int
+    promote: bool = False
+    probe_device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """What the go says: where the world stands, with the layout's scalars of that block."""
+
+    block_index: int
+    layout: Layout
 
 
 def offer_from_proto(message: mover_pb2.LandOffer) -> Offer:
@@ -78,82 +118,126 @@ def offer_from_proto(message: mover_pb2.LandOffer) -> Offer:
             f"{PROTOCOL_VERSION}",
             field="protocol_version",
         )
-    manifest = manifest_from_proto(message.manifest)
-    chunk_bytes, window_chunks = transfer_shape(
-        manifest.layout.extent_bytes, message.chunk_bytes, message.window_chunks
+    digests = ("algorithm", CRC64NVME), ("granule_bytes", GRANULE_BYTES)
+    for name, spoken in digests:
+        if getattr(message, name) != spoken:
+            raise InvalidInput(
+                f"{name} is {getattr(message, name)!r}, this mover digests with {spoken!r}",
+                field=name,
+            )
+    layout = layout_from_proto(message.layout)
+    shape = Shape(
+        verification=enum_member(Verification, message.verification, "verification"),
+        chunk_bytes=message.chunk_bytes,
+        window_chunks=message.window_chunks,
     )
     return Offer(
         ticket=ticket_from_proto(message.ticket),
         reservation_id=identifier(message.reservation_id, "reservation_id"),
-        manifest=manifest,
-        verification=enum_member(Verification, message.verification, "verification"),
-        chunk_bytes=chunk_bytes,
-        window_chunks=window_chunks,
+        session_id=identifier(message.session_id, "session_id"),
+        epoch=message.epoch,
+        layout=layout,
+        shape=checked_shape(layout, shape),
         worker_address=_worker_address(message.worker_address),
+        device=identifier(message.device, "device"),
+        promote=message.promote,
+        waited_s=non_negative(message.waited_ms, "waited_ms", at_most=DURATION_MS_MAX) / 1e3,
+    )
+
+
+def offer_to_proto(offer: Offer) -> mover_pb2.LandOffer:
+    """The wire form, under this build's protocol version."""
+    return mover_pb2.LandOffer(
+        protocol_version=PROTOCOL_VERSION,
+        ticket=ticket_to_proto(offer.ticket),
+        reservation_id=offer.reservation_id,
+        session_id=offer.session_id,
+        epoch=offer.epoch,
+        layout=layout_to_proto(offer.layout),
+        verification=move_pb2.Verification.Name(offer.shape.verification),
+        chunk_bytes=offer.shape.chunk_bytes,
+        window_chunks=offer.shape.window_chunks,
+        worker_address=offer.worker_address,
+        device=offer.device,
+        promote=offer.promote,
+        algorithm=CRC64NVME,
+        granule_bytes=GRANULE_BYTES,
+        waited_ms=offer.waited_s * 1e3,
     )
 
 
 def grant_from_proto(message: mover_pb2.LandGrant, offer: Offer) -> Grant:
-    """Parse what the target answered; it may shrink the window, not change the chunks.
+    """Parse what the target answered; it may shrink chunks and window, not enlarge them.
 
     Raises:
-        InvalidInput: a field is malformed, or the chunks are not those offered.
+        InvalidInput: a field is malformed, or more than was offered.
     """
-    if message.chunk_bytes != offer.chunk_bytes:
-        raise InvalidInput(
-            f"granted chunks of {message.chunk_bytes} bytes, offered {offer.chunk_bytes}",
-            field="grant.chunk_bytes",
-        )
+    offered = offer.shape
+    shape = Shape(
+        verification=offered.verification,
+        chunk_bytes=whole(
+            message.chunk_bytes, "grant.chunk_bytes", at_least=1, at_most=offered.chunk_bytes
+        ),
+        window_chunks=whole(
+            message.window_chunks, "grant.window_chunks", at_least=1, at_most=offered.window_chunks
+        ),
+    )
     if message.tag_base & _CHUNK_INDEX_MASK:
         raise InvalidInput("the tag base leaves no room for chunks", field="grant.tag_base")
     return Grant(
         worker_address=_worker_address(message.worker_address),
         tag_base=message.tag_base,
-        chunk_bytes=message.chunk_bytes,
-        window_chunks=whole(
-            message.window_chunks, "grant.window_chunks", at_least=1, at_most=offer.window_chunks
-        ),
-        lease_ms=whole(message.lease_ms, "grant.lease_ms", at_least=1),
+        shape=checked_shape(offer.layout, shape),
+        lease_ms=whole(message.lease_ms, "grant.lease_ms", at_least=1, at_most=DURATION_MS_MAX),
+        device=identifier(message.device, "grant.device"),
     )
 
 
-def push_from_proto(
-    message: mover_pb2.PushRequest, *, chunk_bytes_default: int, window_chunks_default: int
-) -> PushOrder:
+def order_from_proto(message: mover_pb2.PushOrder) -> PushOrder:
     """Parse.
 
     Raises:
         InvalidInput: a field is malformed.
     """
-    manifest = manifest_from_proto(message.manifest)
-    chunk_bytes, window_chunks = transfer_shape(
-        manifest.layout.extent_bytes,
-        message.chunk_bytes or chunk_bytes_default,
-        message.window_chunks or window_chunks_default,
-    )
     has_slot = message.HasField("source_slot") and message.source_slot.node_id
+    chosen = message.verification != move_pb2.VERIFICATION_UNSPECIFIED
     return PushOrder(
         ticket=ticket_from_proto(message.ticket),
-        manifest=manifest,
+        session_id=identifier(message.session_id, "session_id"),
+        epoch=message.epoch,
+        layout=layout_from_proto(message.layout),
         slot=ref_from_proto(message.source_slot, "source_slot") if has_slot else None,
         reservation_id=identifier(message.reservation_id, "reservation_id"),
         target_mover_address=identifier(message.target_mover_address, "target_mover_address"),
-        verification=enum_member(Verification, message.verification, "verification"),
-        chunk_bytes=chunk_bytes,
-        window_chunks=window_chunks,
+        verification=(
+            enum_member(Verification, message.verification, "verification") if chosen else None
+        ),
+        chunk_bytes=message.chunk_bytes,
+        window_chunks=message.window_chunks,
+        promote=message.promote,
+        probe_device=message.probe_device,
     )
 
 
-def transfer_shape(extent_bytes: int, chunk_bytes: int, window_chunks: int) -> tuple[int, int]:
-    """Chunk and window, checked against the extent.
+def frozen_from_proto(message: mover_pb2.PushGo | mover_pb2.LandGo, layout: Layout) -> Frozen:
+    """Parse a go.
+
+    Raises:
+        InvalidInput: its scalars are not those of the layout that was ordered.
+    """
+    return Frozen(message.block_index, layout_with_scalars(layout, message.scalars))
+
+
+def checked_shape(layout: Layout, shape: Shape) -> Shape:
+    """The shape, if the extent can travel in it.
 
     Raises:
         InvalidInput: out of range, or a chunk that is not a whole number of granules.
     """
-    whole(chunk_bytes, "chunk_bytes", at_least=GRANULE_BYTES, at_most=CHUNK_BYTES_MAX)
-    ChunkPlan(extent_bytes, chunk_bytes, GRANULE_BYTES)
-    whole(window_chunks, "window_chunks", at_least=1, at_most=WINDOW_CHUNKS_MAX)
-    return chunk_bytes, window_chunks
+    whole(shape.chunk_bytes, "chunk_bytes", at_least=GRANULE_BYTES, at_most=CHUNK_BYTES_MAX)
+    shape.plan(layout)
+    whole(shape.window_chunks, "window_chunks", at_least=1, at_most=WINDOW_CHUNKS_MAX)
+    return shape
 
 
 def _worker_address(address: bytes) -> bytes:

@@ -1,32 +1,52 @@
 """Pushing: the source's half of a push, from the order to the receipt.
 
-The slot is pinned for as long as any request may still read it. The Land stream to the target is
-the watch on its life: when it breaks, the requests are ended; when they fail, the target's own
-words are waited for briefly, because it may know better why.
+The order does everything that is slow while the world still runs: permission, this node's egress,
+endpoint, the target's grant. After the go, only bytes move. The slot is pinned, and the egress
+kept, for as long as any request may still read it. The Land stream to the target is the watch on
+its life: when it breaks, the requests are ended; when they fail, the target's own words are waited
+for briefly, because it may know better why.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy
 import structlog
 
-from services.mover.chunking import ChunkPlan
 from services.mover.gate import Admitted
 from services.mover.landing import PROGRESS_EVERY_S
-from services.mover.memory import SlotMemory
-from services.mover.offer import Grant, Offer, PushOrder, Verification, grant_from_proto
+from services.mover.memory.base import SlotMemory
+from services.mover.memory.scratch import random_memory
+from services.mover.offer import (
+    Frozen,
+    Grant,
+    Offer,
+    PushOrder,
+    Shape,
+    checked_shape,
+    frozen_from_proto,
+    grant_from_proto,
+    offer_to_proto,
+    order_from_proto,
+)
+from services.mover.seal import (
+    ANSWER_BYTES,
+    ANSWER_INDEX,
+    SEAL_INDEX,
+    Seal,
+    is_answer,
+    pack_seal,
+)
 from services.mover.slots import SlotRole
-from services.mover.tickets import Subject, Use, check_manifest, check_source
-from services.mover.transfer import Direction, Transfer
-from services.mover.transport.base import Endpoint
+from services.mover.tickets import Subject, Use, check_offered, check_source
+from services.mover.transfer import Direction, Transfer, Verification
+from services.mover.transport.base import Endpoint, Request
+from services.mover.wirewait import WireWait, egress_wait
 from worldline.errors import (
+    CapacityExhausted,
     DeadlineExceeded,
     InvalidInput,
     TicketRefused,
@@ -34,14 +54,12 @@ from worldline.errors import (
     Unavailable,
     WorldlineError,
 )
-from worldline.rpc.channel import PROTOCOL_VERSION
 from worldline.rpc.duplex import Duplex
-from worldline.state.codec import digests_to_proto, manifest_to_proto
-from worldline.state.digest import GRANULE_BYTES, Digester
-from worldline.state.manifest import Digests
+from worldline.state.codec import digests_to_proto, scalars_to_proto
+from worldline.state.segment_digests import SegmentDigests, segment_digests
 from worldline.telemetry import span
 from worldline.telemetry.metrics import instruments
-from worldline.ticket import MovePurpose, ticket_to_proto
+from worldline.ticket import MovePurpose
 from worldline.v1 import move_pb2, mover_pb2, mover_pb2_grpc
 
 if TYPE_CHECKING:
@@ -51,16 +69,38 @@ _log = structlog.get_logger(__name__)
 
 #: How long a failed source waits for the target's reason.
 _REASON_S = 0.5
-_SCRATCH_STEP_BYTES = 4 << 20
+#: How long the target's answer may be behind its receipt, which it sends afterwards.
+_ANSWER_S = 0.5
+#: Nothing is in the way but the way itself.
+_ASK_AGAIN_MS = 100
+#: A stream that says nothing is no order.
+_ORDER_S = 5.0
 Emit = Callable[[mover_pb2.PushResponse], None]
+Requests = AsyncIterator[mover_pb2.PushRequest]
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
+class _Source:
     """What is pushed, and how to let go of it."""
 
-    view: memoryview
+    memory: SlotMemory
     let_go: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Armed:
+    """Everything that the go needs."""
+
+    land: Duplex
+    grant: Grant
+    transfer: Transfer
+    #: The target's answer to the seal, and where it lands.
+    answering: Request
+    answer: memoryview
+    #: The target's receipt; one reader from the grant on, because a cancelled read ends the call.
+    receipt: asyncio.Task[mover_pb2.LandReceipt]
+    #: The lease without a go runs out then (loop time, seconds).
+    go_by: float
 
 
 class Push:
@@ -69,25 +109,34 @@ class Push:
     def __init__(self, runtime: MoverRuntime, order: PushOrder) -> None:
         self._runtime = runtime
         self._order = order
-        self._layout = order.manifest.layout
-        self._memory: _Memory | None = None
+        self._layout = order.layout
+        self._source: _Source | None = None
         self._endpoint: Endpoint | None = None
         self._transfer: Transfer | None = None
         self._land: Duplex | None = None
+        self._receipt: asyncio.Task[mover_pb2.LandReceipt] | None = None
+        #: This node's egress, once it is taken.
+        self._wire_id: str | None = None
+        #: When the target's answer to the seal was here (loop time, seconds).
+        self._verified_at: float | None = None
         self._reported_at = 0.0
 
-    async def run(self, emit: Emit) -> None:
-        """Push everything and emit progress, then the outcome.
+    async def run(self, requests: Requests, emit: Emit) -> None:
+        """Arm, wait for the go, push everything; emit progress, then the outcome.
 
         Raises:
             TicketRefused, InvalidInput, Fenced, Conflict: before any byte moved.
+            CapacityExhausted: a wire would come too late (WIRE_TOO_LATE); nothing moved either.
             TransferFailed, IntegrityError, DeadlineExceeded, or what the target raised.
         """
         admitted = await self._runtime.gate.verify(self._order.ticket)
         claims = admitted.claims
         try:
             with span("mover.push", move_id=claims.move_id, bytes=self._layout.extent_bytes) as on:
-                outcome = await self._push(admitted, emit)
+                armed = await self._arm(admitted)
+                emit(mover_pb2.PushResponse(armed=mover_pb2.PushArmed()))
+                frozen = await self._go(armed, requests)
+                outcome = await self._push(armed, frozen, emit)
                 stats = outcome.push_stats
                 on.set(
                     chunks=stats.chunks,
@@ -101,41 +150,70 @@ class Push:
         instruments().wire_bytes(self._layout.extent_bytes, "transmit")
         emit(mover_pb2.PushResponse(outcome=outcome))
 
-    async def _push(self, admitted: Admitted, emit: Emit) -> mover_pb2.PushOutcome:
-        self._memory = await self._take_memory(admitted)
-        grant_s = admitted.grant_by - self._runtime.now()
+    # --- before the freeze -------------------------------------------------------------------
+
+    async def _arm(self, admitted: Admitted) -> _Armed:
+        source = self._source = await self._take_memory(admitted)
+        shape = self._shape(source.memory)
+        asked_s = self._runtime.now()
+        wait = egress_wait(admitted.claims, admitted.grant_by, asked_s)
+        await self._runtime.wires.take(wait, admitted.claims)
+        self._wire_id = wait.ask.wire_id
         try:
-            async with asyncio.timeout(max(0.0, grant_s)):
-                land, grant = await self._offer()
+            # The target's own refusal comes first, and says more.
+            async with asyncio.timeout_at(wait.until_s + _REASON_S):
+                wires, wire_id = self._runtime.wires, wait.ask.wire_id
+                offering = self._offer(source.memory, shape, asked_s)
+                land, grant = await wires.until_granted(wire_id, offering)
+                # What it took to ask counts too, and the target does not know it.
+                go_by = self._go_by(wait, grant)
+                wires.confirm(wire_id, go_by)
+                transfer = await self._transfer_under(source.memory, grant)
+                answer = memoryview(bytearray(ANSWER_BYTES))
+                answering = transfer.endpoint.receive(answer, grant.tag_base + ANSWER_INDEX)
+                self._receipt = receipt = asyncio.create_task(self._hear(land), name="receipt")
         except TimeoutError:
             raise TicketRefused(
                 "the ticket ran out before the target granted the wire",
                 reason="TICKET_EXPIRED",
                 field="ticket.valid_for_ms",
             ) from None
-        lease_s = grant.lease_ms / 1e3
-        try:
-            async with asyncio.timeout(lease_s):
-                return await self._send(land, grant, emit)
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"the transfer took longer than its lease of {grant.lease_ms} ms",
-                reason="LEASE_EXPIRED",
-                field="ticket.lease_ms",
-            ) from None
+        return _Armed(land, grant, transfer, answering, answer, receipt, go_by)
 
-    # --- permission and memory ---------------------------------------------------------------
+    def _go_by(self, wait: WireWait, grant: Grant) -> float:
+        """Until when the go may come (loop time): within the lease, and before it would be late.
 
-    async def _take_memory(self, admitted: Admitted) -> _Memory:
+        Raises:
+            CapacityExhausted: it would be late already (WIRE_TOO_LATE).
+        """
+        now = self._runtime.now()
+        if not wait.ask.in_time(now):
+            raise CapacityExhausted(
+                "the target's grant was too long on its way: the move would end after its horizon",
+                reason="WIRE_TOO_LATE",
+                field="ticket.horizon_ms",
+                retry_after_ms=_ASK_AGAIN_MS,
+            )
+        return min(now + grant.lease_ms / 1e3, wait.until_s)
+
+    def _shape(self, memory: SlotMemory) -> Shape:
+        order, usual = self._order, self._runtime.settings.shape_of(memory.device)
+        shape = Shape(
+            verification=order.verification or usual.verification,
+            chunk_bytes=order.chunk_bytes or usual.chunk_bytes,
+            window_chunks=order.window_chunks or usual.window_chunks,
+        )
+        return checked_shape(self._layout, shape)
+
+    async def _take_memory(self, admitted: Admitted) -> _Source:
         order, runtime, claims = self._order, self._runtime, admitted.claims
-        manifest = order.manifest
         subject = Subject(
-            session_id=manifest.session_id,
+            session_id=order.session_id,
             topology_hash=self._layout.topology_hash,
             extent_bytes=self._layout.extent_bytes,
-            epoch=manifest.epoch,
+            epoch=order.epoch,
         )
-        check_manifest(claims, subject)
+        check_offered(claims, subject)
         check_source(claims, runtime.node_id, subject)
         if claims.purpose is MovePurpose.PROBE:
             runtime.book.redeem(claims, Use.PUSH, admitted.grant_by, runtime.now())
@@ -143,62 +221,55 @@ class Push:
         slot = order.slot
         if slot is None:
             raise InvalidInput("a session's push needs its slot", field="source_slot")
-        state = runtime.slots.resolve(
-            slot, manifest.session_id, frozenset({SlotRole.LIVE, SlotRole.PARKED})
-        )
+        state = runtime.slots.resolve(slot, order.session_id, frozenset({SlotRole.LIVE}))
         if self._layout.extent_bytes > state.extent_bytes:
             raise InvalidInput(
-                f"the manifest covers {self._layout.extent_bytes} bytes, the slot holds "
+                f"the layout covers {self._layout.extent_bytes} bytes, the slot holds "
                 f"{state.extent_bytes}",
-                field="manifest.layout.extent_bytes",
+                field="layout.extent_bytes",
             )
         runtime.book.redeem(claims, Use.PUSH, admitted.grant_by, runtime.now())
         runtime.slots.pin(slot)
-        return _Memory(
-            runtime.slot_view(slot, self._layout.extent_bytes),
-            lambda: runtime.slots.unpin(slot, runtime.now()),
-        )
+        return _Source(runtime.slot_memory(slot), lambda: runtime.slots.unpin(slot, runtime.now()))
 
-    async def _scratch(self) -> _Memory:
-        """Random bytes in the same kind of memory as a slot's: a probe must not compress."""
+    async def _scratch(self) -> _Source:
+        """Random bytes in the same kind of memory as a slot's."""
         extent_bytes = self._layout.extent_bytes
-        if extent_bytes > self._runtime.slots.slot_bytes:
+        shelf = self._runtime.slots.shelf(self._order.probe_device)
+        if extent_bytes > shelf.slot_bytes:
             raise InvalidInput(
                 f"a probe of {extent_bytes} bytes is larger than a slot",
-                field="manifest.layout.extent_bytes",
+                field="layout.extent_bytes",
             )
-        scratch = SlotMemory("worldline-probe", max(1, extent_bytes))
-
-        def fill() -> None:
-            # Generators make 0.4 GB/s, and a large probe's ticket would run out meanwhile: one
-            # random block under a new key each time looks as random to anything on the way.
-            block = numpy.frombuffer(os.urandom(_SCRATCH_STEP_BYTES), numpy.uint64)
-            for start in range(0, extent_bytes, _SCRATCH_STEP_BYTES):
-                end = min(start + _SCRATCH_STEP_BYTES, extent_bytes)
-                masked = block ^ numpy.uint64(secrets.randbits(64))
-                scratch.view[start:end] = masked.tobytes()[: end - start]
-
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._runtime.pool, random_memory, shelf.device, extent_bytes)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._runtime.pool, fill)
-        except BaseException:
-            scratch.close()
+            scratch = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait({work})
+            if work.exception() is None:
+                work.result().close()
             raise
-        return _Memory(scratch.view[:extent_bytes], scratch.close)
+        return _Source(scratch, scratch.close)
 
-    # --- the wire ----------------------------------------------------------------------------
-
-    async def _offer(self) -> tuple[Duplex, Grant]:
+    async def _offer(
+        self, memory: SlotMemory, shape: Shape, asked_s: float
+    ) -> tuple[Duplex, Grant]:
         order = self._order
-        channel = self._runtime.channels.get(order.target_mover_address)
-        self._land = land = Duplex(mover_pb2_grpc.MoverServiceStub(channel).Land())
+        stub = mover_pb2_grpc.MoverServiceStub
+        target = self._runtime.channels.stub(stub, order.target_mover_address)
+        self._land = land = Duplex(target.Land())
         offer = Offer(
             ticket=order.ticket,
             reservation_id=order.reservation_id,
-            manifest=order.manifest,
-            verification=order.verification,
-            chunk_bytes=order.chunk_bytes,
-            window_chunks=order.window_chunks,
+            session_id=order.session_id,
+            epoch=order.epoch,
+            layout=self._layout,
+            shape=shape,
             worker_address=self._runtime.transport.address,
+            device=memory.device,
+            promote=order.promote,
+            waited_s=self._runtime.now() - asked_s,
         )
         await land.write(mover_pb2.LandRequest(offer=offer_to_proto(offer)))
         response = await _read(land)
@@ -206,84 +277,144 @@ class Push:
             raise InvalidInput("the target's first answer must be a grant", field="event")
         return land, grant_from_proto(response.grant, offer)
 
-    async def _send(self, land: Duplex, grant: Grant, emit: Emit) -> mover_pb2.PushOutcome:
-        granted_at = self._runtime.now()
-        transfer = await self._transfer_under(grant)
-        moving = asyncio.ensure_future(self._move(land, transfer, emit))
-        answering = asyncio.ensure_future(_receipt(land))
+    async def _transfer_under(self, memory: SlotMemory, grant: Grant) -> Transfer:
+        runtime, shape = self._runtime, grant.shape
+        endpoint = await runtime.connect(grant.worker_address, memory.device, grant.device)
+        self._endpoint = endpoint
+        digest = runtime.digest(self._layout, memory) if shape.verification.on else None
+        self._transfer = Transfer(
+            endpoint,
+            Direction.SEND,
+            memory,
+            shape.plan(self._layout),
+            window_chunks=shape.window_chunks,
+            tag_base=grant.tag_base,
+            digest=digest,
+            digest_last=shape.verification is Verification.SEQUENTIAL,
+        )
+        return self._transfer
+
+    async def _go(self, armed: _Armed, requests: Requests) -> Frozen:
+        """Wait for the go; the target may end it all meanwhile."""
+        asking = asyncio.ensure_future(_next(requests, "go"))
+        waits_s = max(0.0, armed.go_by - self._runtime.now())
+        try:
+            await asyncio.wait(
+                {asking, armed.receipt}, timeout=waits_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if armed.receipt.done():
+                _raise_first(armed.receipt, armed.receipt)
+                raise InvalidInput("the target sent a receipt before the go", field="event")
+            if not asking.done():
+                raise DeadlineExceeded(
+                    f"no go within the lease of {armed.grant.lease_ms} ms and the move's horizon",
+                    reason="LEASE_EXPIRED",
+                    field="ticket.lease_ms",
+                )
+            return frozen_from_proto(asking.result().go, self._layout)
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    # --- after the go ------------------------------------------------------------------------
+
+    async def _push(self, armed: _Armed, frozen: Frozen, emit: Emit) -> mover_pb2.PushOutcome:
+        lease_ms = armed.grant.lease_ms
+        if self._wire_id is not None:
+            self._runtime.wires.lease(self._wire_id, self._runtime.now() + lease_ms / 1e3)
+        try:
+            async with asyncio.timeout(lease_ms / 1e3):
+                return await self._send(armed, frozen, emit)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the transfer took longer than its lease of {lease_ms} ms",
+                reason="LEASE_EXPIRED",
+                field="ticket.lease_ms",
+            ) from None
+
+    async def _send(self, armed: _Armed, frozen: Frozen, emit: Emit) -> mover_pb2.PushOutcome:
+        went_at = self._runtime.now()
+        armed.transfer.start()
+        answering = armed.receipt
+        armed.answering.ended.add_done_callback(lambda _: self._note_answer(armed))
+        moving = asyncio.ensure_future(self._move(armed, frozen, emit))
         try:
             await asyncio.wait({moving, answering}, return_when=asyncio.FIRST_EXCEPTION)
             if moving.done() and moving.exception() is not None and not answering.done():
                 await asyncio.wait({answering}, timeout=_REASON_S)
             _raise_first(answering, moving)
-            digests, receipt = moving.result(), answering.result()
+            own, receipt = moving.result(), answering.result()
+            # The receipt says the same: an answer that does not come costs the endpoint, no more.
+            await asyncio.wait({armed.answering.ended}, timeout=_ANSWER_S)
         finally:
-            for task in (moving, answering):
-                task.cancel()
-            await asyncio.gather(moving, answering, return_exceptions=True)
-        received_at = self._runtime.now()
-        return self._outcome(digests, receipt, transfer, received_at - granted_at)
-
-    async def _transfer_under(self, grant: Grant) -> Transfer:
-        endpoint = await self._runtime.transport.connect(grant.worker_address)
-        self._endpoint = endpoint
-        memory = self._memory
-        if memory is None:
-            raise InvalidInput("nothing to push", field="source_slot")
-        verification_on = self._order.verification is Verification.PIPELINED
-        self._transfer = Transfer(
-            endpoint,
-            Direction.SEND,
-            memory.view,
-            ChunkPlan(self._layout.extent_bytes, grant.chunk_bytes, GRANULE_BYTES),
-            window_chunks=grant.window_chunks,
-            tag_base=grant.tag_base,
-            digester=Digester(self._layout) if verification_on else None,
-            pool=self._runtime.pool,
+            moving.cancel()
+            await asyncio.gather(moving, return_exceptions=True)
+        total_s = (self._verified_at or self._runtime.now()) - went_at
+        digests = None if own is None else digests_to_proto(own.digests(frozen.layout))
+        return mover_pb2.PushOutcome(
+            digests=digests,
+            receipt=receipt.receipt,
+            push_stats=self._stats(armed, receipt, total_s),
         )
-        return self._transfer
 
-    async def _move(self, land: Duplex, transfer: Transfer, emit: Emit) -> Digests | None:
-        digests = await transfer.run(lambda moved: self._report(moved, emit))
-        sealed = mover_pb2.LandSealed(
-            digests=None if digests is None else digests_to_proto(digests),
-            sent_bytes=transfer.moved_bytes,
+    async def _move(self, armed: _Armed, frozen: Frozen, emit: Emit) -> SegmentDigests | None:
+        go = mover_pb2.LandGo(
+            block_index=frozen.block_index, scalars=scalars_to_proto(frozen.layout)
         )
-        await land.write(mover_pb2.LandRequest(sealed=sealed))
-        await land.done_writing()
-        return digests
+        await armed.land.write(mover_pb2.LandRequest(go=go))
+        transfer = armed.transfer
+        moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
+        try:
+            # The seal need not wait for the last byte: the target knows by itself what has landed.
+            await asyncio.wait({moving, transfer.digested}, return_when=asyncio.FIRST_COMPLETED)
+            if not transfer.digested.done():
+                moving.result()
+            crcs = transfer.digested.result()
+            own = None if crcs is None else segment_digests(frozen.layout, crcs)
+            seal = pack_seal(Seal(self._layout.extent_bytes, own))
+            sealing = transfer.endpoint.send(seal, armed.grant.tag_base + SEAL_INDEX)
+            await moving
+            await sealing.wait()
+        finally:
+            moving.cancel()
+            await asyncio.gather(moving, return_exceptions=True)
+        return own
 
-    def _outcome(
-        self,
-        digests: Digests | None,
-        receipt: mover_pb2.LandReceipt,
-        transfer: Transfer,
-        total_s: float,
-    ) -> mover_pb2.PushOutcome:
-        extent_bytes = self._layout.extent_bytes
-        if receipt.receipt.received_bytes != extent_bytes:
+    def _note_answer(self, armed: _Armed) -> None:
+        if armed.answering.error is None and is_answer(armed.answer):
+            self._verified_at = self._runtime.now()
+
+    async def _hear(self, land: Duplex) -> mover_pb2.LandReceipt:
+        while True:
+            response = await _read(land)
+            if response.WhichOneof("event") == "receipt":
+                return self._checked(response.receipt)
+
+    def _checked(self, receipt: mover_pb2.LandReceipt) -> mover_pb2.LandReceipt:
+        received_bytes, extent_bytes = receipt.receipt.received_bytes, self._layout.extent_bytes
+        if received_bytes != extent_bytes:
             raise TransferFailed(
-                f"the target received {receipt.receipt.received_bytes} of {extent_bytes} bytes",
-                reason="TRUNCATED",
+                f"the target received {received_bytes} of {extent_bytes} bytes", reason="TRUNCATED"
             )
-        tail_ms = max(receipt.verify_tail_ms, transfer.tail_ms)
-        order = self._order
-        stats = move_pb2.PushStats(
-            wire_bytes=extent_bytes,
-            chunks=-(-extent_bytes // order.chunk_bytes),
-            chunk_bytes=order.chunk_bytes,
-            window_chunks=order.window_chunks,
-            # Until the receipt: a send that ended says nothing about what the target holds, and
-            # a small one ends before it has left this process.
+        return receipt
+
+    def _stats(
+        self, armed: _Armed, receipt: mover_pb2.LandReceipt, total_s: float
+    ) -> move_pb2.PushStats:
+        tail_ms = max(receipt.verify_tail_ms, armed.transfer.tail_ms)
+        shape = armed.grant.shape
+        return move_pb2.PushStats(
+            wire_bytes=self._layout.extent_bytes,
+            chunks=len(shape.plan(self._layout)),
+            chunk_bytes=shape.chunk_bytes,
+            window_chunks=shape.window_chunks,
+            # Until the target's word: a send that ended says nothing about what the target holds,
+            # and a small one ends before it has left this process.
             wire_ms=max(0.0, total_s * 1e3 - tail_ms),
             verify_tail_ms=tail_ms,
-            verification=move_pb2.Verification.Name(order.verification),
+            verification=move_pb2.Verification.Name(shape.verification),
             lanes=self._endpoint.lanes() if self._endpoint is not None else (),
-        )
-        return mover_pb2.PushOutcome(
-            digests=None if digests is None else digests_to_proto(digests),
-            receipt=receipt.receipt,
-            push_stats=stats,
+            total_ms=total_s * 1e3,
         )
 
     def _report(self, moved_bytes: int, emit: Emit) -> None:
@@ -303,39 +434,41 @@ class Push:
     async def _quiet(self, well: bool) -> None:
         if self._land is not None and not well:
             await self._land.close()
+        if self._receipt is not None:
+            self._receipt.cancel()
+            await asyncio.gather(self._receipt, return_exceptions=True)
         if self._endpoint is not None and well:
-            await self._runtime.transport.park(self._endpoint)
+            await self._runtime.park(self._endpoint)
         elif self._transfer is not None:
             await self._transfer.abandon()
         elif self._endpoint is not None:
             await self._endpoint.abort()
         self._transfer = None
-        memory, self._memory = self._memory, None
-        if memory is not None:
-            let_go = memory.let_go
-            del memory
-            let_go()
+        if self._wire_id is not None:
+            self._runtime.wires.give_back(self._wire_id)
+        source, self._source = self._source, None
+        if source is not None:
+            source.let_go()
 
 
-def offer_to_proto(offer: Offer) -> mover_pb2.LandOffer:
-    """The wire form, under this build's protocol version."""
-    return mover_pb2.LandOffer(
-        protocol_version=PROTOCOL_VERSION,
-        ticket=ticket_to_proto(offer.ticket),
-        reservation_id=offer.reservation_id,
-        manifest=manifest_to_proto(offer.manifest),
-        verification=move_pb2.Verification.Name(offer.verification),
-        chunk_bytes=offer.chunk_bytes,
-        window_chunks=offer.window_chunks,
-        worker_address=offer.worker_address,
-    )
+async def push(runtime: MoverRuntime, requests: Requests, emit: Emit) -> None:
+    """Serve one Push stream: the order, then the go."""
+    try:
+        async with asyncio.timeout(_ORDER_S):
+            first = await _next(requests, "order")
+    except TimeoutError:
+        raise InvalidInput(
+            f"no order within {_ORDER_S:.0f} s of opening the stream", field="order"
+        ) from None
+    await Push(runtime, order_from_proto(first.order)).run(requests, emit)
 
 
-async def _receipt(land: Duplex) -> mover_pb2.LandReceipt:
-    while True:
-        response = await _read(land)
-        if response.WhichOneof("event") == "receipt":
-            return response.receipt
+async def _next(requests: Requests, event: str) -> mover_pb2.PushRequest:
+    async for request in requests:
+        if request.WhichOneof("event") == event:
+            return request
+        raise InvalidInput(f"the next message must be `{event}`", field="event")
+    raise InvalidInput(f"the stream ended without `{event}`", field=event)
 
 
 async def _read(land: Duplex) -> mover_pb2.LandResponse:

@@ -1,9 +1,12 @@
 """Reservation: a ticket redeemed for a SHADOW slot, on its way to LIVE. Pure.
 
-RESERVED waits for the wire until the ticket runs out; GRANTED holds the wire for the ticket's
-lease, which starts at the grant; LANDED and VERIFIED are staged and held for a while; PROMOTED is
-final and is no longer reaped. Whatever misses its deadline is aborted, and what is aborted can
-never be promoted: a completion that comes late finds nothing to complete.
+It bears its ticket's id, so that the source's offer may name it before it is there. PREPARING has
+a slot whose memory is being made ready; RESERVED waits for the source's offer, which may have to
+wait for its turn there; WAITING has an offer and waits for the wire. GRANTED has the wire: its
+lease bounds the time until the go, and again the time from then on, when it is LANDING. LANDED and
+VERIFIED are staged and held for a while; PROMOTED is final and is no longer reaped. Whatever misses
+its deadline is aborted, and what is aborted can never be promoted: a completion that comes late
+finds nothing to complete.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from worldline.errors import (
     NotFound,
     TicketRefused,
 )
+from worldline.state.layout import Layout
 from worldline.state.manifest import Manifest
 from worldline.ticket import MovePurpose, TicketClaims
 
@@ -32,8 +36,11 @@ _ENDED_MAX = 256
 class ReservationState(Enum):
     """Where a reservation stands."""
 
+    PREPARING = "preparing"
     RESERVED = "reserved"
+    WAITING = "waiting"
     GRANTED = "granted"
+    LANDING = "landing"
     LANDED = "landed"
     VERIFIED = "verified"
     PROMOTED = "promoted"
@@ -41,14 +48,31 @@ class ReservationState(Enum):
 
 TRANSITIONS: frozenset[tuple[ReservationState, ReservationState]] = frozenset(
     {
-        (ReservationState.RESERVED, ReservationState.GRANTED),
-        (ReservationState.GRANTED, ReservationState.LANDED),
+        (ReservationState.PREPARING, ReservationState.RESERVED),
+        (ReservationState.RESERVED, ReservationState.WAITING),
+        (ReservationState.WAITING, ReservationState.GRANTED),
+        (ReservationState.GRANTED, ReservationState.LANDING),
+        (ReservationState.LANDING, ReservationState.LANDED),
         (ReservationState.LANDED, ReservationState.VERIFIED),
         # A later read-back that differs takes the earlier verdict back.
         (ReservationState.VERIFIED, ReservationState.LANDED),
         (ReservationState.VERIFIED, ReservationState.PROMOTED),
     }
 )
+
+
+#: States in which everything has landed.
+_STAGED = frozenset({ReservationState.LANDED, ReservationState.VERIFIED, ReservationState.PROMOTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Which state it is that lands: whose, of which epoch and block, in which layout."""
+
+    session_id: str
+    epoch: int
+    block_index: int
+    layout: Layout
 
 
 @dataclass(slots=True)
@@ -62,9 +86,9 @@ class Reservation:
     state: ReservationState
     #: Reaped at this time (monotonic seconds) unless it has moved on.
     deadline: float
-    #: The frozen manifest, known from the grant on.
-    manifest: Manifest | None = None
-    #: Whether chunks were digested as they landed; without, it can never be promoted.
+    #: Known from the go on.
+    staged: Staged | None = None
+    #: Whether what lands is digested; without, it can never be promoted.
     verification_on: bool = False
 
 
@@ -77,21 +101,32 @@ class Reservations:
         self._ended: OrderedDict[str, str] = OrderedDict()
 
     def add(
-        self,
-        reservation_id: str,
-        claims: TicketClaims,
-        slot: SlotRef,
-        extent_bytes: int,
-        grant_by: float,
+        self, claims: TicketClaims, slot: SlotRef, extent_bytes: int, offer_by: float
     ) -> Reservation:
-        """A new reservation; the wire must be granted before `grant_by`."""
+        """A new reservation; its source must offer before `offer_by`."""
+        reservation_id = claims.ticket_id
         if reservation_id in self._living:
             raise InvariantBroken(f"reservation {reservation_id} exists")
         reservation = Reservation(
-            reservation_id, claims, slot, extent_bytes, ReservationState.RESERVED, grant_by
+            reservation_id, claims, slot, extent_bytes, ReservationState.PREPARING, offer_by
         )
         self._living[reservation_id] = reservation
         return reservation
+
+    def prepared(self, reservation_id: str) -> None:
+        """Its slot's memory is ready to be written.
+
+        Raises:
+            NotFound, Conflict: as `get`: it was given up meanwhile.
+        """
+        self._change(self.get(reservation_id), ReservationState.RESERVED)
+
+    def decided(self, reservation_id: str) -> bool:
+        """Whether it is ready or has ended: nothing is to be waited for."""
+        reservation = self._living.get(reservation_id)
+        if reservation is None:
+            return reservation_id in self._ended
+        return reservation.state is not ReservationState.PREPARING
 
     def get(self, reservation_id: str) -> Reservation:
         """The living reservation of that id.
@@ -113,23 +148,23 @@ class Reservations:
             f"no reservation {reservation_id}", reason="RESERVATION_UNKNOWN", field="reservation_id"
         )
 
-    def grant(
+    def offered(
         self,
         reservation_id: str,
         claims: TicketClaims,
-        manifest: Manifest,
+        extent_bytes: int,
         *,
         verification_on: bool,
+        until: float,
         now: float,
     ) -> Reservation:
-        """Give the wire to the source. The lease starts here.
+        """The source is ready, and waits for the wire `until` then at the latest.
 
         Raises:
             NotFound, Conflict: as `get`.
-            TicketRefused: another ticket's reservation (TICKET_MISMATCH), a second grant
+            TicketRefused: another ticket's reservation (TICKET_MISMATCH), a second offer
                 (TICKET_USED), too late (TICKET_EXPIRED), bytes beyond what was reserved
                 (EXTENT_OVER_RESERVATION).
-            InvalidInput: verification off for a session's move.
         """
         reservation = self.get(reservation_id)
         if claims != reservation.claims:
@@ -138,33 +173,74 @@ class Reservations:
                 reason="TICKET_MISMATCH",
                 field="reservation_id",
             )
+        if reservation.state is ReservationState.PREPARING:
+            raise TicketRefused(
+                f"ticket {claims.ticket_id} ran out before its slot was ready",
+                reason="TICKET_EXPIRED",
+                field="ticket.valid_for_ms",
+            )
         if reservation.state is not ReservationState.RESERVED:
             raise TicketRefused(
-                f"ticket {claims.ticket_id} has already been granted the wire",
+                f"ticket {claims.ticket_id} has already been offered under",
                 reason="TICKET_USED",
                 field="ticket",
             )
         if now >= reservation.deadline:
             raise TicketRefused(
-                f"ticket {claims.ticket_id} ran out before the wire was granted",
+                f"ticket {claims.ticket_id} ran out before its source offered",
                 reason="TICKET_EXPIRED",
                 field="ticket.valid_for_ms",
             )
-        if manifest.layout.extent_bytes > reservation.extent_bytes:
+        if extent_bytes > reservation.extent_bytes:
             raise TicketRefused(
-                f"{manifest.layout.extent_bytes} bytes offered, "
-                f"{reservation.extent_bytes} reserved",
+                f"{extent_bytes} bytes offered, {reservation.extent_bytes} reserved",
                 reason="EXTENT_OVER_RESERVATION",
-                field="manifest.layout.extent_bytes",
+                field="layout.extent_bytes",
             )
-        self._change(reservation, ReservationState.GRANTED)
-        reservation.manifest = manifest
+        self._change(reservation, ReservationState.WAITING)
         reservation.verification_on = verification_on
-        reservation.deadline = now + claims.lease_ms / 1e3
+        reservation.deadline = until
+        return reservation
+
+    def granted(self, reservation_id: str, now: float) -> Reservation:
+        """The wire is the source's. Its lease starts here, and must see the go.
+
+        Raises:
+            NotFound, Conflict: as `get`: it was aborted meanwhile.
+        """
+        reservation = self.get(reservation_id)
+        self._change(reservation, ReservationState.GRANTED)
+        reservation.deadline = now + reservation.claims.lease_ms / 1e3
+        return reservation
+
+    def go(self, reservation_id: str, staged: Staged, now: float) -> Reservation:
+        """The source is frozen and sends. The lease starts again here.
+
+        Raises:
+            NotFound, Conflict: as `get`: it was aborted meanwhile; Conflict NOT_GRANTED: the source
+                did not wait for the wire.
+            DeadlineExceeded: the lease was over before (LEASE_EXPIRED).
+        """
+        reservation = self.get(reservation_id)
+        if reservation.state is ReservationState.WAITING:
+            raise Conflict(
+                f"reservation {reservation_id} has not been granted the wire",
+                reason="NOT_GRANTED",
+                field="go",
+            )
+        if now >= reservation.deadline:
+            raise DeadlineExceeded(
+                f"no go within the lease of {reservation.claims.lease_ms} ms",
+                reason="LEASE_EXPIRED",
+                field="ticket.lease_ms",
+            )
+        self._change(reservation, ReservationState.LANDING)
+        reservation.staged = staged
+        reservation.deadline = now + reservation.claims.lease_ms / 1e3
         return reservation
 
     def landed(self, reservation_id: str, now: float) -> Reservation:
-        """Every byte is in the slot and the two ends' digests agree.
+        """Every byte is in the slot; where verification is on, the two ends' digests agree.
 
         Raises:
             NotFound, Conflict: as `get`: it was aborted meanwhile.
@@ -179,6 +255,8 @@ class Reservations:
             )
         self._change(reservation, ReservationState.LANDED)
         reservation.deadline = now + self._staged_hold_s
+        if reservation.verification_on:
+            self._change(reservation, ReservationState.VERIFIED)
         return reservation
 
     def verifiable(self, reservation_id: str, manifest: Manifest) -> Reservation:
@@ -190,15 +268,15 @@ class Reservations:
             InvalidInput: another session's manifest, or another state's (MANIFEST_MISMATCH).
         """
         reservation = self.get(reservation_id)
-        if reservation.state not in (ReservationState.LANDED, ReservationState.VERIFIED):
+        if reservation.state not in _STAGED:
             raise Conflict(
                 f"reservation {reservation_id} is {reservation.state.value}: nothing to verify",
                 reason="NOT_STAGED",
             )
         self._check_promotable(reservation)
-        offered = reservation.manifest
+        offered = reservation.staged
         if offered is None:
-            raise InvariantBroken(f"reservation {reservation_id} landed without a manifest")
+            raise InvariantBroken(f"reservation {reservation_id} landed without a go")
         pairs = (
             ("session_id", manifest.session_id, offered.session_id),
             ("epoch", manifest.epoch, offered.epoch),
@@ -216,22 +294,22 @@ class Reservations:
         return reservation
 
     def verified(self, reservation_id: str, *, equal: bool) -> None:
-        """A read-back ended: equal or not.
+        """A read-back ended: equal or not. What was promoted before stays so.
 
         Raises:
             NotFound, Conflict: as `get`: it was aborted meanwhile.
         """
         reservation = self.get(reservation_id)
         wanted = ReservationState.VERIFIED if equal else ReservationState.LANDED
-        if reservation.state is not wanted:
+        if reservation.state not in (wanted, ReservationState.PROMOTED):
             self._change(reservation, wanted)
 
     def promote(self, reservation_id: str, slot: SlotRef) -> bool:
         """The staged state becomes the session's. False when it already was (a repeated call).
 
         Raises:
-            NotFound, Conflict: as `get`; NOT_VERIFIED before an equal read-back, NOT_PROMOTABLE
-                for probes and unverified transfers.
+            NotFound, Conflict: as `get`; NOT_VERIFIED before its digests were found equal,
+                NOT_PROMOTABLE for probes and unverified transfers.
             Fenced: the slot is not the one that was verified.
         """
         reservation = self.get(reservation_id)
@@ -248,8 +326,8 @@ class Reservations:
         self._check_promotable(reservation)
         if reservation.state is not ReservationState.VERIFIED:
             raise Conflict(
-                f"reservation {reservation_id} is {reservation.state.value}: only what was read "
-                "back and found equal is promoted",
+                f"reservation {reservation_id} is {reservation.state.value}: only what was "
+                "digested in its slot and found equal is promoted",
                 reason="NOT_VERIFIED",
             )
         self._change(reservation, ReservationState.PROMOTED)

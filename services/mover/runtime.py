@@ -6,26 +6,39 @@ import asyncio
 import contextlib
 import secrets
 import threading
-import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import structlog
 
+from services.mover.devices import describe_devices
+from services.mover.digesting import SlotDigest, digest_at_rest, slot_digest
 from services.mover.gate import TicketGate
 from services.mover.landing import Landing
-from services.mover.memory import SlotMemory
-from services.mover.reservation import Reservations
+from services.mover.memory.allocate import allocate_memory
+from services.mover.memory.base import Descriptor, Export, SlotMemory
+from services.mover.memory.host import HostMemory
+from services.mover.memory.pages import HUGE_BYTES, HugePages, PageKind, remedy
+from services.mover.parking import Parking
+from services.mover.reservation import Reservation, Reservations
+from services.mover.reserving import Reserving
 from services.mover.settings import MoverSettings
-from services.mover.slots import SlotRef, SlotRole, SlotTable
+from services.mover.slots import Shelf, SlotRef, SlotRole, SlotState, SlotTable
 from services.mover.slotserver import SlotServer, Tokens
+from services.mover.staging import Staging, cuda_staging
 from services.mover.tasks import TaskSet
 from services.mover.tickets import Subject, TicketBook, Use, check_target
-from services.mover.transport.base import Transport
+from services.mover.transport.base import Endpoint, Transport
+from services.mover.wirekeeper import WireKeeper
+from services.mover.wires import Wires
+from services.mover.wirewait import offer_by_s
 from worldline.errors import DeadlineExceeded, Fenced, TicketRefused, Unavailable, WorldlineError
 from worldline.rpc.census import process_census
 from worldline.rpc.channel import ChannelPool
 from worldline.state.difference import Difference, check_digests, compare
-from worldline.state.digest import digest_slot
+from worldline.state.digest import compose
+from worldline.state.gf2 import make_tables
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests, Manifest
 from worldline.telemetry import span
@@ -33,7 +46,7 @@ from worldline.ticket import SignedTicket
 
 _log = structlog.get_logger(__name__)
 
-_MAPPABLE = frozenset({SlotRole.LIVE, SlotRole.SHADOW, SlotRole.PARKED})
+_MAPPABLE = frozenset({SlotRole.LIVE, SlotRole.SHADOW})
 #: Longest pause of the reaper; it is woken when a nearer deadline appears.
 _REAP_S = 1.0
 _QUIET_S = 5.0
@@ -51,29 +64,45 @@ class MoverRuntime:
     """Everything a mover holds. Used from one event loop."""
 
     def __init__(self, settings: MoverSettings, transport: Transport) -> None:
+        """Takes nothing yet.
+
+        Raises:
+            Unavailable: a device does not exist; `field` is `devices`.
+        """
         self.settings = settings
         self.node_id = settings.node_id
         self.transport = transport
         self.channels = ChannelPool()
         self.gate = TicketGate(settings.admission_address, self.channels)
-        self.slots = SlotTable(
-            settings.node_id,
-            settings.slot_count,
-            settings.slot_bytes,
-            self.now(),
-            generation_start(),
+        self.devices = describe_devices(settings.devices)
+        shelves = tuple(
+            Shelf(device.name, settings.slot_count, settings.slot_bytes, device.uuid)
+            for device in self.devices
         )
+        self.slots = SlotTable(settings.node_id, shelves, self.now(), generation_start())
         self.reservations = Reservations(settings.staged_hold_s)
         self.book = TicketBook()
+        self.reserving = Reserving()
+        self.wires = WireKeeper(
+            Wires(
+                settings.node_id,
+                into_max=settings.wires_into_max,
+                out_of_max=settings.wires_out_of_max,
+            )
+        )
         self.landings: dict[str, Landing] = {}
         self.cleaners = TaskSet()
         self.pool = ThreadPoolExecutor(settings.digest_threads, thread_name_prefix="mover")
+        self.parking = Parking(self)
+        self.staging: Staging | None = None
         self._tokens = Tokens()
         self._slot_server = SlotServer(settings.socket_path, self._tokens)
         self._memories: list[SlotMemory] = []
         self._registered: set[int] = set()
         self._reap_now = asyncio.Event()
         self._reaper: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._wiring: asyncio.Task[None] | None = None
 
     @staticmethod
     def now() -> float:
@@ -85,62 +114,126 @@ class MoverRuntime:
 
         Raises:
             Unavailable: one of them cannot work here; `field` names the setting.
+            CapacityExhausted: a device has no memory for its slots.
         """
         await self.transport.start()
         _start_threads(self.pool, self.settings.digest_threads)
-        for index in range(self.settings.slot_count):
-            name = f"worldline-{self.node_id}-{index}"
-            self._memories.append(SlotMemory(name, self.settings.slot_bytes))
+        await asyncio.to_thread(self._allocate_memories)
+        # Else the first verified move would make them, at both its ends, while its world stands.
+        await asyncio.to_thread(make_tables, self.settings.slot_bytes)
+        if self.settings.prefault:
+            await self._prefault()
+        self.staging = cuda_staging(self.settings.devices, self.settings.staging_rings)
+        if self.staging is not None:
+            await asyncio.to_thread(self.staging.start)
+            for view in self.staging.views:
+                await self.transport.register(view)
+        await self.parking.start()
         await self._slot_server.start()
         self._reaper = asyncio.create_task(self._reap(), name="reaper")
+        self._watch = asyncio.create_task(self.transport.watch(), name="transport-watch")
+        self._wiring = asyncio.create_task(self.wires.run(), name="wires")
+
+    def _allocate_memories(self) -> None:
+        for index, state in enumerate(self.slots.states()):
+            name = f"worldline-{self.node_id}-{index}"
+            slot_bytes = self.slots.shelf(state.device).slot_bytes
+            huge_pages = self.settings.huge_pages
+            self._memories.append(allocate_memory(state.device, name, slot_bytes, huge_pages))
+        self._report_pages()
+
+    def _report_pages(self) -> None:
+        """Which pages the slots have; where they are small, what would mend it."""
+        hosts = [memory for memory in self._memories if isinstance(memory, HostMemory)]
+        small_bytes = sum(memory.size_bytes for memory in hosts if memory.pages is PageKind.SMALL)
+        kinds = {memory.pages.value for memory in hosts}
+        _log.info("slots.pages", kinds=",".join(sorted(kinds)), slots=len(hosts))
+        if small_bytes >= HUGE_BYTES and self.settings.huge_pages is HugePages.AUTO:
+            _log.info("slots.small_pages", bytes=small_bytes, remedy=remedy(small_bytes))
+
+    async def _prefault(self) -> None:
+        """Take all memory and register it, so that no move pays for either."""
+        started_s = self.now()
+        for index, memory in enumerate(self._memories):
+            await asyncio.to_thread(memory.populate, memory.size_bytes)
+            await self._register(index)
+        _log.info("slots.prefaulted", slots=len(self._memories), seconds=self.now() - started_s)
+
+    async def _register(self, index: int) -> None:
+        """Once per slot."""
+        if index in self._registered:
+            return
+        memory = self._memories[index]
+        exported = memory.export()
+        number = exported.number if isinstance(exported, Descriptor) else None
+        await self.transport.register(memory.whole, number)
+        self._registered.add(index)
 
     @property
     def loops(self) -> tuple[asyncio.Task[None], ...]:
         """What runs from start to stop and must not end before."""
-        return () if self._reaper is None else (self._reaper,)
+        tasks = (self._reaper, self._watch, self._wiring)
+        return tuple(task for task in tasks if task is not None)
 
     async def stop(self) -> None:
         """Give up what is under way, wait for the memory to be quiet, release everything."""
-        if self._reaper is not None:
-            self._reaper.cancel()
-            await asyncio.gather(self._reaper, return_exceptions=True)
+        for task in self.loops:
+            task.cancel()
+        await asyncio.gather(*self.loops, return_exceptions=True)
         await self._slot_server.stop()
         for landing in list(self.landings.values()):
             landing.abort(Unavailable("the mover is shutting down", reason="SHUTTING_DOWN"))
         if not await self.cleaners.finish(_QUIET_S):
             _log.warning("mover.requests_not_quiet")
+        await self.parking.stop()
         await self.channels.close()
         await self.transport.stop()
+        if self.staging is not None:
+            await asyncio.to_thread(self.staging.close)
         self.pool.shutdown(wait=True)
         for memory in self._memories:
             memory.close()
 
     # --- slots -------------------------------------------------------------------------------
 
-    async def allocate(self, session_id: str, extent_bytes: int) -> SlotRef:
-        """A LIVE slot of zeros.
+    async def allocate(self, session_id: str, extent_bytes: int, device: str = "") -> SlotRef:
+        """A LIVE slot of zeros on that device; on the first where it is empty.
 
         Raises:
+            InvalidInput: this node has no slots there.
             CapacityExhausted: no free slot, or too large a state.
         """
-        slot = self.slots.allocate(session_id, extent_bytes, SlotRole.LIVE, self.now())
+        slot = self.slots.allocate(session_id, extent_bytes, SlotRole.LIVE, self.now(), device)
         await self._prepare(slot, extent_bytes, zero=True)
         return slot
 
-    def map_slot(self, slot: SlotRef, session_id: str) -> bytes:
-        """A one-time token for the slot's descriptor.
+    async def allocate_shadow(
+        self, session_id: str, extent_bytes: int, device: str = ""
+    ) -> SlotRef:
+        """A SHADOW slot that whoever asks for it fills, then promotes or releases.
+
+        Raises:
+            InvalidInput: this node has no slots there.
+            CapacityExhausted: no free slot, or too large a state.
+        """
+        slot = self.slots.allocate(session_id, extent_bytes, SlotRole.SHADOW, self.now(), device)
+        await self._prepare(slot, extent_bytes, zero=False)
+        return slot
+
+    def map_slot(self, slot: SlotRef, session_id: str) -> tuple[bytes, SlotState]:
+        """A one-time token for the slot's memory, and the slot as it stands.
 
         Raises:
             Fenced, Conflict, NotFound: the name is stale, of another session, or quarantined.
         """
-        self.slots.resolve(slot, session_id, _MAPPABLE)
+        state = self.slots.resolve(slot, session_id, _MAPPABLE)
 
-        def open_slot() -> int:
+        def open_slot() -> Export:
             # Again: it may have been released since.
             self.slots.resolve(slot, session_id, _MAPPABLE)
-            return self._memories[slot.slot_index].descriptor
+            return self._memories[slot.slot_index].export()
 
-        return self._tokens.issue(open_slot, self.now())
+        return self._tokens.issue(open_slot, self.now()), state
 
     def release(self, slot: SlotRef, session_id: str | None) -> bool:
         """Give a slot back, ending whatever is under way on it. False for an old generation.
@@ -162,39 +255,68 @@ class MoverRuntime:
             return True
         return self.slots.release(slot, self.now())
 
-    def slot_view(self, slot: SlotRef, extent_bytes: int) -> memoryview:
-        """The first bytes of a slot that the caller has pinned."""
-        return self._memories[slot.slot_index].view[:extent_bytes]
+    def slot_memory(self, slot: SlotRef) -> SlotMemory:
+        """The memory of a slot that the caller has pinned."""
+        return self._memories[slot.slot_index]
+
+    def digest(self, layout: Layout, memory: SlotMemory) -> SlotDigest:
+        """The digest of one transfer's bytes in a slot."""
+        return slot_digest(layout, memory, self.pool)
 
     async def _prepare(self, slot: SlotRef, extent_bytes: int, *, zero: bool) -> None:
         """Pages, zeros and registration, before anybody is told about the slot."""
         memory = self._memories[slot.slot_index]
-        loop = asyncio.get_running_loop()
         self.slots.pin(slot)
         try:
-            # Shielded: a thread cannot be cancelled, so the pin must outlast it.
-            work = loop.run_in_executor(self.pool, lambda: memory.prepare(extent_bytes, zero=zero))
-            try:
-                await asyncio.shield(work)
-            except asyncio.CancelledError:
-                await asyncio.wait({work})
-                raise
-            if slot.slot_index not in self._registered:
-                # One at a time per slot: nobody else has it while it is pinned here.
-                await self.transport.register(memory.view)
-                self._registered.add(slot.slot_index)
+            if zero or not memory.has_pages(extent_bytes):
+                await self._on_a_thread(partial(memory.prepare, extent_bytes, zero=zero))
+            else:
+                memory.prepare(extent_bytes, zero=False)
+            # One at a time per slot: nobody else has it while it is pinned here.
+            await self._register(slot.slot_index)
         except BaseException:
             self.slots.release(slot, self.now())
             raise
         finally:
             self.slots.unpin(slot, self.now())
 
-    # --- moves -------------------------------------------------------------------------------
+    async def _on_a_thread(self, work: Callable[[], None]) -> None:
+        """A thread cannot be cancelled: this ends after it, so that a pin around it lasts."""
+        working = asyncio.get_running_loop().run_in_executor(self.pool, work)
+        try:
+            await asyncio.shield(working)
+        except asyncio.CancelledError:
+            await asyncio.wait({working})
+            raise
 
-    async def reserve(self, ticket: SignedTicket, layout: Layout) -> tuple[str, SlotRef]:
-        """Redeem a ticket for a SHADOW slot, prefaulted.
+    # --- the wire ----------------------------------------------------------------------------
+
+    async def connect(self, worker_address: bytes, own: str, peer: str) -> Endpoint:
+        """An endpoint for memory on the device `own`, to a peer whose memory is on `peer`.
+
+        It stages where its lanes cannot carry that memory.
 
         Raises:
+            TransferFailed: the address is malformed or no lane reaches it.
+        """
+        endpoint = await self.transport.connect(worker_address)
+        return endpoint if self.staging is None else self.staging.over(endpoint, own, peer)
+
+    async def park(self, endpoint: Endpoint) -> None:
+        """Give back an endpoint of `connect` whose requests all ended well."""
+        inner = endpoint if self.staging is None else await self.staging.unwrap(endpoint)
+        if inner is not None:
+            await self.transport.park(inner)
+
+    # --- moves -------------------------------------------------------------------------------
+
+    async def reserve(
+        self, ticket: SignedTicket, layout: Layout, device: str = ""
+    ) -> tuple[str, SlotRef]:
+        """Redeem a ticket for a SHADOW slot on that device (empty: the first), prefaulted.
+
+        Raises:
+            InvalidInput: this node has no slots on that device.
             TicketRefused: forged, expired, used, or for something else.
             CapacityExhausted: no free slot; the ticket stays unused.
         """
@@ -205,23 +327,43 @@ class MoverRuntime:
             check_target(claims, self.node_id, subject)
             now = self.now()
             self.book.check(claims, Use.RESERVE, now)
-            slot = self.slots.allocate(claims.session_id, layout.extent_bytes, SlotRole.SHADOW, now)
+            slot = self.slots.allocate(
+                claims.session_id, layout.extent_bytes, SlotRole.SHADOW, now, device
+            )
             self.book.redeem(claims, Use.RESERVE, admitted.grant_by, now)
             reservation = self.reservations.add(
-                uuid.uuid4().hex, claims, slot, layout.extent_bytes, admitted.grant_by
+                claims, slot, layout.extent_bytes, offer_by_s(claims, admitted.grant_by)
             )
             self.wake_reaper()
+            reservation_id = reservation.reservation_id
             try:
                 await self._prepare(slot, layout.extent_bytes, zero=False)
+                self.reservations.prepared(reservation_id)
             except BaseException:
-                self.reservations.end(reservation.reservation_id, "its slot could not be prepared")
+                self.reservations.end(reservation_id, "its slot could not be prepared")
                 raise
-            return reservation.reservation_id, slot
+            finally:
+                self.reserving.decided(reservation_id)
+            return reservation_id, slot
+
+    async def reserved(self, reservation_id: str, until: float) -> Reservation:
+        """The reservation; one that is being made, or still to come, is waited for `until` then.
+
+        Raises:
+            NotFound, Conflict: as `Reservations.get`.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while not self.reservations.decided(reservation_id):
+                    await self.reserving.wait(reservation_id)
+        return self.reservations.get(reservation_id)
 
     async def verify(
-        self, reservation_id: str, manifest: Manifest
+        self, reservation_id: str, manifest: Manifest, *, promote: bool = False
     ) -> tuple[Digests, Difference | None]:
         """Read the staged bytes back and compare them with the source's digests.
+
+        Where they are equal and `promote` is set, the staged state is the session's from then on.
 
         Raises:
             Conflict, NotFound: nothing staged, or never promotable.
@@ -230,25 +372,18 @@ class MoverRuntime:
         reservation = self.reservations.verifiable(reservation_id, manifest)
         layout, slot = manifest.layout, reservation.slot
         expected = check_digests(layout, manifest.digests, "manifest.digests")
-        view = self.slot_view(slot, layout.extent_bytes)
         self.slots.pin(slot)
         try:
             with span("mover.verify", move_id=reservation.claims.move_id) as active:
-                threads = self.settings.digest_threads
-                work = asyncio.ensure_future(
-                    asyncio.to_thread(digest_slot, layout, view, threads=threads)
-                )
-                try:
-                    own = await asyncio.shield(work)
-                except asyncio.CancelledError:
-                    await asyncio.wait({work})
-                    raise
+                crcs = await digest_at_rest(layout, self.slot_memory(slot), self.pool)
+                own = compose(layout, crcs)
                 difference = compare(layout, expected, own)
                 active.set(equal=difference is None)
             self.reservations.verified(reservation_id, equal=difference is None)
+            if promote and difference is None:
+                self.promote(reservation_id, slot)
             return own, difference
         finally:
-            del view
             self.slots.unpin(slot, self.now())
 
     def promote(self, reservation_id: str, slot: SlotRef) -> None:
@@ -283,6 +418,7 @@ class MoverRuntime:
                     f"the reservation was {state} for longer than allowed", reason="LEASE_EXPIRED"
                 )
                 self.give_up(reservation.reservation_id, cause)
+            self._tokens.expire(self.now())
             deadline = self.reservations.next_deadline()
             pause_s = _REAP_S if deadline is None else min(_REAP_S, deadline - self.now())
             self._reap_now.clear()
@@ -300,6 +436,9 @@ class MoverRuntime:
         return {
             **process_census(),
             **self.transport.census(),
+            **self.parking.census(),
+            **({} if self.staging is None else self.staging.census()),
+            **self.wires.census(),
             **roles,
             "reservations": len(self.reservations.ids()),
             "landings": len(self.landings),

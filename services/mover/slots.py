@@ -11,7 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from worldline.errors import CapacityExhausted, Conflict, Fenced, InvariantBroken, NotFound
+from worldline.errors import (
+    CapacityExhausted,
+    Conflict,
+    Fenced,
+    InvalidInput,
+    InvariantBroken,
+    NotFound,
+)
 from worldline.fields import identifier, whole
 from worldline.v1 import move_pb2
 
@@ -22,7 +29,6 @@ class SlotRole(IntEnum):
     FREE = 1
     SHADOW = 2
     LIVE = 3
-    PARKED = 4
     QUARANTINED = 5
 
 
@@ -32,14 +38,10 @@ TRANSITIONS: frozenset[tuple[SlotRole, SlotRole]] = frozenset(
         (SlotRole.FREE, SlotRole.SHADOW),
         (SlotRole.FREE, SlotRole.LIVE),
         (SlotRole.SHADOW, SlotRole.LIVE),
-        (SlotRole.LIVE, SlotRole.PARKED),
-        (SlotRole.PARKED, SlotRole.LIVE),
         (SlotRole.SHADOW, SlotRole.FREE),
         (SlotRole.LIVE, SlotRole.FREE),
-        (SlotRole.PARKED, SlotRole.FREE),
         (SlotRole.SHADOW, SlotRole.QUARANTINED),
         (SlotRole.LIVE, SlotRole.QUARANTINED),
-        (SlotRole.PARKED, SlotRole.QUARANTINED),
         (SlotRole.QUARANTINED, SlotRole.FREE),
     }
 )
@@ -85,12 +87,25 @@ class SlotState:
     #: When the role last changed, on the caller's monotonic clock, seconds.
     since: float
     pins: int
+    #: Where it rests, by the node's name for it.
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """One device's slots: how many, and the bytes of each; `uuid` is a GPU's, else empty."""
+
+    device: str
+    slot_count: int
+    slot_bytes: int
+    uuid: str = ""
 
 
 class _Slot:
-    __slots__ = ("extent_bytes", "generation", "pins", "role", "session_id", "since")
+    __slots__ = ("extent_bytes", "generation", "pins", "role", "session_id", "shelf", "since")
 
-    def __init__(self, generation: int, now: float) -> None:
+    def __init__(self, shelf: Shelf, generation: int, now: float) -> None:
+        self.shelf = shelf
         self.role = SlotRole.FREE
         self.generation = generation
         self.session_id = ""
@@ -100,43 +115,62 @@ class _Slot:
 
 
 class SlotTable:
-    """The slots of one node. Generations begin above `generation_start`."""
+    """The slots of one node, by index along its shelves. Generations begin above a start."""
 
     def __init__(
-        self,
-        node_id: str,
-        slot_count: int,
-        slot_bytes: int,
-        now: float,
-        generation_start: int = 0,
+        self, node_id: str, shelves: tuple[Shelf, ...], now: float, generation_start: int = 0
     ) -> None:
         self.node_id = node_id
-        self.slot_bytes = slot_bytes
-        self._slots = [_Slot(generation_start, now) for _ in range(slot_count)]
+        self.shelves = shelves
+        self._slots = [
+            _Slot(shelf, generation_start, now)
+            for shelf in shelves
+            for _ in range(shelf.slot_count)
+        ]
 
-    def allocate(self, session_id: str, extent_bytes: int, role: SlotRole, now: float) -> SlotRef:
-        """Take the lowest free slot, under a new generation.
+    def shelf(self, device: str) -> Shelf:
+        """The shelf of a device, named or by its UUID; the first where `device` is empty.
 
         Raises:
+            InvalidInput: this node has no slots there.
+        """
+        for shelf in self.shelves:
+            if device in ("", shelf.device) or device == shelf.uuid:
+                return shelf
+        known = ", ".join(f"{one.device} {one.uuid}".rstrip() for one in self.shelves)
+        raise InvalidInput(
+            f"node {self.node_id} has no slots on {device}; it has them on: {known}",
+            reason="DEVICE_UNKNOWN",
+            field="device",
+        )
+
+    def allocate(
+        self, session_id: str, extent_bytes: int, role: SlotRole, now: float, device: str = ""
+    ) -> SlotRef:
+        """Take the lowest free slot of a device (see `shelf`), under a new generation.
+
+        Raises:
+            InvalidInput: as `shelf`.
             CapacityExhausted: no free slot (NO_FREE_SLOT), or the state does not fit one
                 (STATE_TOO_LARGE).
         """
-        if extent_bytes > self.slot_bytes:
+        shelf = self.shelf(device)
+        if extent_bytes > shelf.slot_bytes:
             raise CapacityExhausted(
-                f"a state of {extent_bytes} bytes does not fit a slot of {self.slot_bytes} bytes; "
-                "raise slot_bytes of the mover",
+                f"a state of {extent_bytes} bytes does not fit a slot of {shelf.slot_bytes} bytes "
+                f"on {shelf.device}; raise slot_bytes of the mover",
                 reason="STATE_TOO_LARGE",
                 field="extent_bytes",
             )
         for index, slot in enumerate(self._slots):
-            if slot.role is SlotRole.FREE:
+            if slot.shelf is shelf and slot.role is SlotRole.FREE:
                 slot.generation += 1
                 slot.session_id = session_id
                 slot.extent_bytes = extent_bytes
                 self._change(slot, index, role, now)
                 return SlotRef(self.node_id, index, slot.generation)
         raise CapacityExhausted(
-            f"all {len(self._slots)} slots of node {self.node_id} are in use",
+            f"all {shelf.slot_count} slots of node {self.node_id} on {shelf.device} are in use",
             reason="NO_FREE_SLOT",
         )
 
@@ -243,6 +277,7 @@ class SlotTable:
             extent_bytes=slot.extent_bytes,
             since=slot.since,
             pins=slot.pins,
+            device=slot.shelf.device,
         )
 
     def _free(self, slot: _Slot, index: int, now: float) -> None:

@@ -1,7 +1,12 @@
-"""Slot server: hands a slot's descriptor to a process that shows a one-time token.
+"""Slot server: hands a slot's memory to a process that shows a one-time token.
 
-Protocol, over a Unix-domain stream socket: the client sends the 32 bytes of its token; the server
-answers one byte 0x01 with the memory file as SCM_RIGHTS (unix(7)), or one byte 0x00, and closes.
+Protocol, over a Unix-domain stream socket: the client sends the 32 bytes of its token, the server
+answers once and closes. The answer's first byte says which:
+
+- 0x01, host memory: nothing follows; the memory file comes along as SCM_RIGHTS (unix(7)).
+- 0x02, device memory: 64 bytes, CUDA's IPC handle, and the GPU's UUID in ASCII to the end. The
+  UUID, not an index: the client may see other GPUs, or the same ones in another order.
+- 0x00, refused: nothing follows.
 """
 
 from __future__ import annotations
@@ -18,13 +23,15 @@ from pathlib import Path
 
 import structlog
 
+from services.mover.memory.base import Descriptor, Export
 from worldline.errors import Unavailable
 
 _log = structlog.get_logger(__name__)
 
 TOKEN_BYTES = 32
 TOKEN_VALID_S = 10.0
-GRANTED = b"\x01"
+HOST_MEMORY = b"\x01"
+DEVICE_MEMORY = b"\x02"
 REFUSED = b"\x00"
 #: A client that connects and says nothing is cut off.
 _TALK_S = 2.0
@@ -38,22 +45,26 @@ class Tokens:
 
     def __init__(self, valid_s: float = TOKEN_VALID_S) -> None:
         self._valid_s = valid_s
-        self._issued: dict[bytes, tuple[float, Callable[[], int]]] = {}
+        self._issued: dict[bytes, tuple[float, Callable[[], Export]]] = {}
 
-    def issue(self, open_slot: Callable[[], int], now: float) -> bytes:
-        """A token; `open_slot` gives the descriptor when it is redeemed, or raises."""
-        self._issued = {token: entry for token, entry in self._issued.items() if entry[0] > now}
+    def issue(self, open_slot: Callable[[], Export], now: float) -> bytes:
+        """A token; `open_slot` gives the memory when it is redeemed, or raises."""
+        self.expire(now)
         token = secrets.token_bytes(TOKEN_BYTES)
         self._issued[token] = (now + self._valid_s, open_slot)
         return token
 
-    def redeem(self, token: bytes, now: float) -> Callable[[], int] | None:
+    def redeem(self, token: bytes, now: float) -> Callable[[], Export] | None:
         """What the token opens; None when unknown, used or expired. A token works once."""
         for known in list(self._issued):
             if hmac.compare_digest(known, token):
                 expires_at, open_slot = self._issued.pop(known)
                 return open_slot if now < expires_at else None
         return None
+
+    def expire(self, now: float) -> None:
+        """Forget those that nobody has redeemed in time."""
+        self._issued = {token: entry for token, entry in self._issued.items() if entry[0] > now}
 
     def __len__(self) -> int:
         return len(self._issued)
@@ -141,16 +152,19 @@ class SlotServer:
             token += part
         open_slot = self._tokens.redeem(token, loop.time())
         try:
-            descriptor = open_slot() if open_slot is not None else None
+            export = open_slot() if open_slot is not None else None
         except Exception as error:
             # The slot was released between issue and redemption.
             _log.info("slot_server.refused", why=str(error))
-            descriptor = None
-        if descriptor is None:
+            export = None
+        if export is None:
             await loop.sock_sendall(client, REFUSED)
-            return
-        # One byte into an empty socket buffer: this cannot block.
-        socket.send_fds(client, [GRANTED], [descriptor])
+        elif isinstance(export, Descriptor):
+            # One byte into an empty socket buffer: this cannot block.
+            socket.send_fds(client, [HOST_MEMORY], [export.number])
+        else:
+            answer = DEVICE_MEMORY + export.handle + export.device_uuid.encode("ascii")
+            await loop.sock_sendall(client, answer)
 
 
 def _hang_up(client: socket.socket, _: asyncio.Task[None]) -> None:

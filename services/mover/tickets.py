@@ -86,16 +86,30 @@ def check_source(claims: TicketClaims, node_id: str, subject: Subject) -> None:
     _check_subject(claims, subject)
 
 
-def check_manifest(claims: TicketClaims, subject: Subject) -> None:
-    """Whether a manifest is the one that the ticket was given for.
+def check_reservation(claims: TicketClaims, reservation_id: str) -> None:
+    """Whether the reservation is this ticket's: it bears the ticket's id.
+
+    Raises:
+        TicketRefused: TICKET_MISMATCH.
+    """
+    if reservation_id != claims.ticket_id:
+        raise TicketRefused(
+            f"reservation {reservation_id} is not of ticket {claims.ticket_id}",
+            reason="TICKET_MISMATCH",
+            field="reservation_id",
+        )
+
+
+def check_offered(claims: TicketClaims, subject: Subject) -> None:
+    """Whether what is offered or ordered is what the ticket was given for.
 
     Raises:
         InvalidInput: MANIFEST_MISMATCH; `field` says in what.
     """
     pairs = (
-        ("manifest.session_id", subject.session_id, claims.session_id),
-        ("manifest.epoch", subject.epoch, claims.epoch),
-        ("manifest.layout.topology_hash", subject.topology_hash, claims.topology_hash),
+        ("session_id", subject.session_id, claims.session_id),
+        ("epoch", subject.epoch, claims.epoch),
+        ("layout.topology_hash", subject.topology_hash, claims.topology_hash),
     )
     for field, actual, wanted in pairs:
         if actual is not None and actual != wanted:

@@ -1,22 +1,22 @@
-"""Transfer: one end's half of a push. Posts chunks through a window and digests them in threads.
+"""Transfer: one end's half of a push. Posts chunks through a window and has them digested.
 
-The sending end digests a chunk while it and later ones move; the receiving end as soon as a chunk
-has landed, while later ones land. Verification stays off the receive path: no chunk waits for a
-digest before the next is posted.
+Where digests run is the push's choice (`Verification`): while later chunks move, or after the
+last one. No chunk waits for a digest before the next is posted.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor
-from enum import Enum
+from enum import Enum, IntEnum
 
 from services.mover.chunking import Chunk, ChunkPlan, Window
+from services.mover.digesting import SlotDigest
+from services.mover.memory.base import SlotMemory
 from services.mover.transport.base import Endpoint, Request
 from worldline.errors import TransferFailed, WorldlineError
-from worldline.state.digest import Digester
-from worldline.state.manifest import Digests
+from worldline.state.gf2 import Uint64s
 
 
 class Direction(Enum):
@@ -26,6 +26,20 @@ class Direction(Enum):
     RECEIVE = "receive"
 
 
+class Verification(IntEnum):
+    """Where digests are computed; numbers as in move.proto."""
+
+    PIPELINED = 1
+    OFF = 2
+    SEQUENTIAL = 3
+    TAIL = 4
+
+    @property
+    def on(self) -> bool:
+        """Whether there are digests at all."""
+        return self is not Verification.OFF
+
+
 class Transfer:
     """One run over every chunk of a plan. Use once."""
 
@@ -33,24 +47,31 @@ class Transfer:
         self,
         endpoint: Endpoint,
         direction: Direction,
-        view: memoryview,
+        memory: SlotMemory,
         plan: ChunkPlan,
         *,
         window_chunks: int,
         tag_base: int,
-        digester: Digester | None,
-        pool: Executor,
+        digest: SlotDigest | None,
+        digest_last: bool = False,
     ) -> None:
-        self._endpoint = endpoint
+        """`digest_last`: nothing is digested before the last byte has moved."""
+        self.endpoint = endpoint
         self._direction = direction
-        self._view = view
+        self._memory = memory
         self._plan = plan
         self._window = Window(len(plan), window_chunks)
         self._tag_base = tag_base
-        self._digester = digester
-        self._pool = pool
+        self._digest = digest
+        self._digest_last = digest_last
+        self._is_read_on_the_way = False
         self._posted: dict[int, Request] = {}
-        self._digesting: list[asyncio.Future[None]] = []
+        self._ended: deque[int] = deque()
+        self._wake = asyncio.Event()
+        #: The CRC of every segment of the layout, once digested; None when verification is off. At
+        #: the sending end it may be there before the last byte has left.
+        self.digested: asyncio.Future[Uint64s | None] = asyncio.get_running_loop().create_future()
+        self._digesting: asyncio.Task[None] | None = None
         #: Bytes whose requests have ended well.
         self.moved_bytes = 0
         #: Loop time at which the last chunk's request ended.
@@ -60,13 +81,20 @@ class Transfer:
 
     def start(self) -> None:
         """Post the first window: a receiver does so before it grants the wire."""
-        for index in self._window.to_post():
-            self._post(self._plan.chunk(index))
+        chunks = [self._plan.chunk(index) for index in self._window.to_post()]
+        for chunk in chunks:
+            self._post(chunk)
+        if self._direction is not Direction.SEND:
+            return
+        for chunk in chunks:  # after the posts: the wire waits for nothing
+            self._digest_early(chunk)
+        if self._window.all_posted and self._digests_apart:
+            self._begin_digest()
 
-    async def run(self, on_progress: Callable[[int], None]) -> Digests | None:
-        """Move every chunk; the digests, unless verification is off.
+    async def run(self, on_progress: Callable[[int], None]) -> Uint64s | None:
+        """Move every chunk; the CRCs of the layout's segments, unless verification is off.
 
-        `on_progress` gets the bytes moved so far, after each chunk.
+        `on_progress` gets the bytes moved so far.
 
         Raises:
             TransferFailed: any request failed. Others may still be running: `abandon`.
@@ -74,66 +102,85 @@ class Transfer:
         loop = asyncio.get_running_loop()
         self.start()
         while not self._window.complete:
-            await asyncio.wait(
-                [request.ended for request in self._posted.values()],
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            self._collect(on_progress)
+            await self._wake.wait()
+            self._wake.clear()
+            while self._ended:
+                self._collect(self._ended.popleft())
             self.start()
+            on_progress(self.moved_bytes)
         self.moved_at = loop.time()
-        await asyncio.gather(*self._digesting)
-        self.tail_ms = (loop.time() - self.moved_at) * 1e3
-        if self._digester is None:
-            return None
-        return await loop.run_in_executor(self._pool, self._digester.digests)
+        if self._digest is not None and self._digest_last:
+            for chunk in self._plan:
+                self._digest.read(chunk)
+        self._begin_digest()
+        crcs = await asyncio.shield(self.digested)
+        self.tail_ms = 0.0 if crcs is None else (loop.time() - self.moved_at) * 1e3
+        return crcs
+
+    def _begin_digest(self) -> None:
+        if self._digesting is None:
+            self._digesting = asyncio.create_task(self._finish_digest(), name="digest")
+
+    async def _finish_digest(self) -> None:
+        """Have the result in `digested`, or why there is none."""
+        try:
+            crcs = None if self._digest is None else await self._digest.segment_crcs()
+        except Exception as error:
+            if not self.digested.done():
+                self.digested.set_exception(error)
+            return
+        if not self.digested.done():
+            self.digested.set_result(crcs)
 
     async def abandon(self) -> None:
         """End what is in flight. Returns when nothing touches the memory any more."""
-        await self._endpoint.abort()
+        await self.endpoint.abort()
         for request in self._posted.values():
             await request.settled()
-        await asyncio.gather(*self._digesting, return_exceptions=True)
+        if self._digest is not None:
+            await self._digest.settle()
+        if self._digesting is not None:
+            await self._digesting
+            self.digested.exception()  # whoever wanted it has failed before
+
+    @property
+    def _digests_apart(self) -> bool:
+        """Whether digests depend on nothing but the bytes at rest, and not on their way."""
+        return not (self._digest is None or self._digest_last or self._is_read_on_the_way)
 
     def _post(self, chunk: Chunk) -> None:
-        part = self._part(chunk)
-        post = self._endpoint.send if self._direction is Direction.SEND else self._endpoint.receive
-        self._posted[chunk.index] = post(part, self._tag_base + chunk.index)
-        if self._direction is Direction.SEND:
-            self._digest(chunk)
+        part = self._memory.part(chunk.offset_bytes, chunk.size_bytes)
+        sends = self._direction is Direction.SEND
+        post = self.endpoint.send if sends else self.endpoint.receive
+        reader = None
+        if self._digest is not None and not self._digest_last:
+            reader = self._digest.reader(chunk)
+        self._is_read_on_the_way = reader is not None
+        request = post(part, self._tag_base + chunk.index, reader)
+        self._posted[chunk.index] = request
+        request.ended.add_done_callback(lambda _: self._note_end(chunk.index))
 
-    def _collect(self, on_progress: Callable[[int], None]) -> None:
-        for index, request in list(self._posted.items()):
-            if not request.terminal:
-                continue
-            if request.error is not None:
-                raise TransferFailed(
-                    f"chunk {index} of {len(self._plan)}: {request.error.message}",
-                    reason=request.error.reason,
-                )
-            chunk = self._plan.chunk(index)
-            del self._posted[index]
-            self._window.ended(index)
-            self.moved_bytes += chunk.size_bytes
-            if self._direction is Direction.RECEIVE:
-                self._digest(chunk)
-            on_progress(self.moved_bytes)
+    def _note_end(self, index: int) -> None:
+        self._ended.append(index)
+        self._wake.set()
 
-    def _digest(self, chunk: Chunk) -> None:
-        if self._digester is None:
-            return
-        loop = asyncio.get_running_loop()
-        self._digesting.append(
-            loop.run_in_executor(
-                self._pool,
-                self._digester.update,
-                chunk.first_granule,
-                chunk.granule_count,
-                self._part(chunk),
+    def _collect(self, index: int) -> None:
+        request = self._posted[index]
+        if request.error is not None:
+            raise TransferFailed(
+                f"chunk {index} of {len(self._plan)}: {request.error.message}",
+                reason=request.error.reason,
             )
-        )
+        del self._posted[index]
+        chunk = self._plan.chunk(index)
+        self._window.ended(index)
+        self.moved_bytes += chunk.size_bytes
+        if self._direction is Direction.RECEIVE:
+            self._digest_early(chunk)
 
-    def _part(self, chunk: Chunk) -> memoryview:
-        return self._view[chunk.offset_bytes : chunk.offset_bytes + chunk.size_bytes]
+    def _digest_early(self, chunk: Chunk) -> None:
+        if self._digest is not None and self._digests_apart:
+            self._digest.read(chunk)
 
 
 class Abort:

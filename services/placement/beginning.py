@@ -1,18 +1,26 @@
-"""Beginning of a move: whether a session can move now, and the move to the target chosen. Pure."""
+"""Beginning of a move: whether a session can move now, and the move to the best target. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from services.placement.choose import Candidate, Chosen, MoveWish, choose_target
+from services.placement.choose import MoveWish
 from services.placement.fleet import Fleet
 from services.placement.move import Move
 from services.placement.phases import Goal, MovePhase
 from services.placement.records import MoveEntry, SessionRecord, SessionState
+from services.placement.shortlist import Shortlist
+from services.placement.targets import Target
 from services.placement.values import Party
 from worldline.errors import Conflict, InvalidInput
 from worldline.verdict import Verdict
 
+#: What to do about a session that is in no slot, or not in one to stay.
+_SUSPENSIONS = {
+    SessionState.SUSPENDING.value: "wait for the end of that",
+    SessionState.SUSPENDED.value: "resume it first (`worldline resume`, or Session.resume)",
+    SessionState.RESUMING.value: "wait for the end of that",
+}
 #: The target of a move that found none.
 NO_PARTY = Party(engine_id="", engine_incarnation="", node_id="", node_incarnation="")
 
@@ -42,33 +50,40 @@ def new_move(
     target_node_id: str,
     goal: Goal,
     fleet: Fleet,
-    candidates: tuple[Candidate, ...],
-) -> Move:
-    """The move to the target chosen now; REJECTED, with the verdict, where none will do."""
-    choice = choose_target(
-        candidates,
+    shortlist: Shortlist,
+    now: float,
+) -> tuple[Move, tuple[Target, ...]]:
+    """The move and the targets that it may have, the best of them its target until admission has
+    chosen; REJECTED, with the verdict, where none will do.
+    """
+    choice = shortlist.choose(
         MoveWish(
             source_node_id=session.node_id,
+            source=fleet.place(session.owner),
             fingerprint=fleet.engine(session.owner).fingerprint,
             contract=session.contract,
             extent_bytes=session.extent_bytes,
             node_id=target_node_id,
         ),
+        now,
     )
     source = fleet.party(session.owner)
+    if source.engine_incarnation != session.owner_incarnation:
+        # The process that has the world, which is not the one that has the name now.
+        source = replace(source, engine_incarnation=session.owner_incarnation)
+    targets = () if isinstance(choice, Verdict) else tuple(shortlist.target(one) for one in choice)
     move = Move(
         move_id=move_id,
         session_id=session.session_id,
-        # The process that has the world, which may not be the one that has the name now.
-        source=replace(source, engine_incarnation=session.owner_incarnation),
-        target=NO_PARTY,
+        source=source,
+        target=targets[0].party if targets else NO_PARTY,
         source_epoch=session.epoch,
         goal=goal,
+        tier_dropped=bool(targets) and targets[0].tier_dropped,
     )
-    if isinstance(choice, Chosen):
-        target = fleet.party(choice.engine_id)
-        return replace(move, target=target, tier_dropped=choice.tier_dropped)
-    return _rejected(move, choice, target_node_id)
+    if isinstance(choice, Verdict):
+        move = _rejected(move, choice, target_node_id)
+    return move, targets
 
 
 def _rejected(move: Move, verdict: Verdict, target_node_id: str) -> Move:
@@ -97,15 +112,21 @@ def same_request(earlier: MoveEntry, session_id: str) -> MoveEntry:
 
 
 def busy(session_id: str, state: str) -> Conflict:
-    """Why a session in this state cannot begin a move."""
+    """Why a session in this state cannot be moved, suspended or read."""
     if state == SessionState.MOVING.value:
         return Conflict(
             f"session {session_id} is in another move; wait for it or roll it back",
             reason="MOVE_IN_PROGRESS",
             field="session_id",
         )
+    if state in _SUSPENSIONS:
+        return Conflict(
+            f"session {session_id} is {state}; {_SUSPENSIONS[state]}",
+            reason=f"SESSION_{state.upper()}",
+            field="session_id",
+        )
     return Conflict(
-        f"session {session_id} is {state}: it cannot move",
+        f"session {session_id} is {state}: it does not run",
         reason=f"SESSION_{state.upper()}",
         field="session_id",
     )

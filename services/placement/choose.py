@@ -1,4 +1,4 @@
-"""Choice of a target for a move and of an engine for a new session: filter, then policy. Pure.
+"""Choice of targets for a move and of an engine for a new session: filter, then policy. Pure.
 
 Filters say no with a reason; the policy orders who is left. Nothing here reads a clock or the
 directory: a frozen snapshot of the fleet goes in.
@@ -6,9 +6,13 @@ directory: a frozen snapshot of the fleet goes in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from services.placement.device import Nearness, Place, nearness
+from services.placement.ring import distance
 from worldline.contract import Contract, DeterminismTier
 from worldline.errors import CapacityExhausted
 from worldline.state.manifest import Fingerprint
@@ -17,6 +21,11 @@ from worldline.verdict import RejectReason, Verdict
 #: Facts that no tier lets differ: other weights or other code are another world.
 WORLD_FACTS = ("engine_code", "weights")
 RETRY_AFTER_MS = 1_000
+#: Targets that admission is asked about at once: enough to spread a fleet's moves over, few enough
+#: to be looked at one by one.
+TARGETS_MAX = 16
+#: Of why each candidate will not do, so much is put into words.
+REFUSALS_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +39,13 @@ class Candidate:
     slots_total: int
     slot_bytes: int
     fingerprint: Fingerprint
-    moves_in: int
+    place: Place
+    #: Free but for what moves under way take at their targets: admission counts those itself.
+    slots_for_moves: int = 0
+    #: As the node calls it.
+    device: str = "cpu"
+    #: What the host's cores digest in a second, of all its nodes together; 0 where the device does.
+    digest_rate_bytes_per_s: float = 0.0
     #: Sum over resident sessions with a period of block time over period.
     utilization: float = 0.0
 
@@ -40,6 +55,7 @@ class MoveWish:
     """What a move asks of its target. `node_id` empty: any node but the source's."""
 
     source_node_id: str
+    source: Place
     fingerprint: Fingerprint
     contract: Contract
     extent_bytes: int
@@ -54,36 +70,114 @@ class Chosen:
     tier_dropped: bool = False
 
 
+class Rank(NamedTuple):
+    """How good a target is; less is better."""
+
+    tier_dropped: bool
+    nearness: Nearness
+    #: Whoever follows the source on the ring: other sources prefer others.
+    distance: int
+    node_id: str
+    slots_free_negated: int
+    engine_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class _No:
     """Why one candidate will not do."""
 
     reason: RejectReason
-    text: str
+    #: Only a handful is ever put into words.
+    text: Callable[[], str]
     retry_after_ms: int = 0
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
-def choose_target(fleet: tuple[Candidate, ...], wish: MoveWish) -> Chosen | Verdict:
-    """The engine to move to, or the verdict that none will do and why each will not.
+def choose_targets(fleet: Collection[Candidate], wish: MoveWish) -> tuple[Chosen, ...] | Verdict:
+    """The engines to move to, best first, or the verdict that none will do and why.
 
-    Order: equal fingerprints before a dropped tier, then most free slots, then name.
+    At most `TARGETS_MAX`, every node's best before any node's second: what NVLink reaches, the same
+    host, then whoever follows the source on the ring (`ring`), so that sources spread. Of those the
+    nearest come first, then those with most free slots. A tier is dropped only where no engine with
+    an equal fingerprint will do. Who is busy is not asked: admission knows, and may let the move
+    wait.
     """
-    fits: list[tuple[bool, int, str, str]] = []
-    refusals: list[_No] = []
-    for one in sorted(fleet, key=lambda each: (each.node_id, each.engine_id)):
-        if one.node_id == wish.source_node_id or wish.node_id not in ("", one.node_id):
-            continue
-        no = _why_not_target(one, wish)
-        if no is not None:
-            refusals.append(no)
-            continue
-        dropped = one.fingerprint.hash != wish.fingerprint.hash and _is_t0(wish)
-        fits.append((dropped, -one.slots_free, one.node_id, one.engine_id))
-    if not fits:
-        return _none_fits(refusals, RejectReason.NO_TARGET, "no node can take this session")
-    dropped, _, _, engine_id = min(fits)
-    return Chosen(engine_id, tier_dropped=dropped)
+    ranks = [rank_of(one, wish) for one in fleet if will_do(one, wish)]
+    if ranks:
+        dropped = min(ranks).tier_dropped
+        return best([one for one in ranks if one.tier_dropped == dropped])
+    return _none_fits(
+        _refusals(fleet, wish), RejectReason.NO_TARGET, "no node can take this session"
+    )
+
+
+def best(ranks: list[Rank]) -> tuple[Chosen, ...]:
+    """As many of those as admission is asked about, best first, over as many nodes as may be."""
+    if len(ranks) > TARGETS_MAX:
+        seen: Counter[str] = Counter()
+        turns: list[tuple[int, Rank]] = []
+        for one in sorted(ranks):
+            turns.append((seen[one.node_id], one))
+            seen[one.node_id] += 1
+        ranks = [one for _, one in sorted(turns)[:TARGETS_MAX]]
+    return tuple(Chosen(one.engine_id, one.tier_dropped) for one in sorted(ranks, key=_order))
+
+
+def _order(one: Rank) -> tuple[Nearness, int, int, str, str]:
+    """Of those that admission is asked about, nearest first, then those with most free slots."""
+    return one.nearness, one.slots_free_negated, one.distance, one.node_id, one.engine_id
+
+
+def will_do(one: Candidate, wish: MoveWish) -> bool:
+    """Whether the move may go there: nothing that waiting cannot cure is in the way."""
+    return (
+        one.alive
+        and one.slots_for_moves >= 1
+        and wish.extent_bytes <= one.slot_bytes
+        and _is_asked(one, wish)
+        and tier_drops(one.fingerprint, wish) is not None
+    )
+
+
+def tier_drops(theirs: Fingerprint, wish: MoveWish) -> bool | None:
+    """Whether the session drops to T1 on engines of that fingerprint; None: it cannot go there.
+
+    I6: T0 only between equal fingerprints; no tier between different worlds.
+    """
+    if theirs.hash == wish.fingerprint.hash:
+        return False
+    exact = _is_t0(wish)
+    if exact and not wish.contract.tier_drop_allowed:
+        return None
+    return exact if _world_of(theirs) == _world_of(wish.fingerprint) else None
+
+
+def _world_of(fingerprint: Fingerprint) -> tuple[str | None, ...]:
+    return tuple(fingerprint.facts.get(name) for name in WORLD_FACTS)
+
+
+def _is_asked(one: Candidate, wish: MoveWish) -> bool:
+    return one.node_id != wish.source_node_id and wish.node_id in ("", one.node_id)
+
+
+def rank_of(one: Candidate, wish: MoveWish) -> Rank:
+    """How good it is, where it will do."""
+    return Rank(
+        bool(tier_drops(one.fingerprint, wish)),
+        nearness(wish.source, one.place),
+        distance(wish.source_node_id, one.node_id),
+        one.node_id,
+        -one.slots_free,
+        one.engine_id,
+    )
+
+
+def _refusals(fleet: Collection[Candidate], wish: MoveWish) -> list[_No]:
+    """Why each will not do, by name."""
+    asked = sorted(
+        (one for one in fleet if _is_asked(one, wish)), key=lambda one: (one.node_id, one.engine_id)
+    )
+    return [no for one in asked if (no := _why_not_target(one, wish)) is not None]
 
 
 def choose_engine(fleet: tuple[Candidate, ...], node_id: str, state_bytes: int) -> Chosen | Verdict:
@@ -93,7 +187,7 @@ def choose_engine(fleet: tuple[Candidate, ...], node_id: str, state_bytes: int) 
     for one in sorted(fleet, key=lambda each: (each.node_id, each.engine_id)):
         if node_id not in ("", one.node_id):
             continue
-        no = _why_no_room(one, state_bytes, RejectReason.DEVICE_FULL)
+        no = _why_no_room(one, state_bytes, one.slots_free, RejectReason.DEVICE_FULL)
         if no is not None:
             refusals.append(no)
             continue
@@ -119,66 +213,78 @@ def _is_t0(wish: MoveWish) -> bool:
 
 
 def _why_not_target(one: Candidate, wish: MoveWish) -> _No | None:
-    no = _why_no_room(one, wish.extent_bytes, RejectReason.TARGET_FULL)
+    no = _why_no_room(one, wish.extent_bytes, one.slots_for_moves, RejectReason.TARGET_FULL)
     if no is not None and no.reason is not RejectReason.TARGET_FULL:
         return no
     # Before a full target: waiting never cures a fingerprint.
-    mismatch = _why_not_equal(one, wish)
-    if mismatch is not None:
-        return mismatch
-    if no is not None:
-        return no
-    # A named target that is busy is admission's to judge, with its own arithmetic.
-    if not wish.node_id and one.moves_in > 0:
-        text = f"{one.node_id} is receiving another session"
-        return _No(RejectReason.RECEIVER_BUSY, text, RETRY_AFTER_MS)
-    return None
+    return _why_not_equal(one, wish) or no
 
 
-def _why_no_room(one: Candidate, state_bytes: int, full: RejectReason) -> _No | None:
+def _why_no_room(
+    one: Candidate, state_bytes: int, slots_free: int, full: RejectReason
+) -> _No | None:
     if not one.alive:
-        return _No(RejectReason.NO_TARGET, f"{one.engine_id} is not alive", RETRY_AFTER_MS)
+        return _No(RejectReason.NO_TARGET, lambda: f"{one.engine_id} is not alive", RETRY_AFTER_MS)
     if state_bytes > one.slot_bytes:
         return _No(
             RejectReason.STATE_TOO_LARGE,
-            f"{one.node_id} has slots of {one.slot_bytes} bytes, the state has {state_bytes}",
+            lambda: (
+                f"{one.node_id} has slots of {one.slot_bytes} bytes on {one.device}, the state has "
+                f"{state_bytes}"
+            ),
             numbers={"slot_bytes": float(one.slot_bytes), "state_bytes": float(state_bytes)},
         )
-    if one.slots_free < 1:
-        text = f"all {one.slots_total} slots of {one.node_id} are taken"
+    if slots_free < 1:
         numbers = {
             "slots_total": float(one.slots_total),
-            "slots_used": float(one.slots_total - one.slots_free),
+            "slots_used": float(one.slots_total - slots_free),
         }
-        return _No(full, text, RETRY_AFTER_MS, numbers)
+        return _No(
+            full,
+            lambda: f"all {one.slots_total} slots of {one.node_id} on {one.device} are taken",
+            RETRY_AFTER_MS,
+            numbers,
+        )
     return None
 
 
 def _why_not_equal(one: Candidate, wish: MoveWish) -> _No | None:
-    """I6: T0 only between equal fingerprints; no tier between different worlds."""
-    if one.fingerprint.hash == wish.fingerprint.hash:
+    if tier_drops(one.fingerprint, wish) is not None:
         return None
-    mine, theirs = wish.fingerprint.facts, one.fingerprint.facts
-    same_world = all(mine.get(name) == theirs.get(name) for name in WORLD_FACTS)
-    if same_world and (not _is_t0(wish) or wish.contract.tier_drop_allowed):
-        return None
+    return _No(RejectReason.FINGERPRINT_MISMATCH, lambda: _mismatch(one, wish))
+
+
+def _mismatch(one: Candidate, wish: MoveWish) -> str:
     differences = "; ".join(wish.fingerprint.differences(one.fingerprint)) or "the hash"
-    return _No(
-        RejectReason.FINGERPRINT_MISMATCH,
-        f"{one.engine_id} has another configuration ({differences})",
-    )
+    return f"{one.engine_id} has another configuration ({differences})"
 
 
 def _none_fits(refusals: list[_No], otherwise: RejectReason, summary: str) -> Verdict:
     """One reason where all agree; else the general one. Retry when the soonest may change."""
-    reasons = {no.reason for no in refusals}
-    reason = reasons.pop() if len(reasons) == 1 else otherwise
-    texts = [no.text for no in refusals] or ["no other engine is registered"]
+    counts = Counter(no.reason for no in refusals)
+    reason = next(iter(counts)) if len(counts) == 1 else otherwise
     waits = [no.retry_after_ms for no in refusals if no.retry_after_ms > 0]
     only = refusals[0].numbers if len(refusals) == 1 else {}
     return Verdict.reject(
         reason,
-        f"{summary}: {'; '.join(texts)}",
+        f"{summary}: {_told(refusals, counts)}",
         {"candidates": float(len(refusals)), **only},
         retry_after_ms=min(waits, default=0),
     )
+
+
+def _told(refusals: list[_No], counts: Counter[RejectReason]) -> str:
+    """A handful in words, of every reason one before a second of any; of the rest, how many."""
+    if not refusals:
+        return "no other engine is registered"
+    seen: Counter[RejectReason] = Counter()
+    turns: list[tuple[int, int]] = []
+    for place, no in enumerate(refusals):
+        turns.append((seen[no.reason], place))
+        seen[no.reason] += 1
+    shown = [place for _, place in sorted(turns)[:REFUSALS_SHOWN_MAX]]
+    texts = [refusals[place].text() for place in sorted(shown)]
+    if len(refusals) > len(shown):
+        found = ", ".join(f"{count} {reason.name}" for reason, count in counts.most_common())
+        texts.append(f"and {len(refusals) - len(shown)} more; of all {len(refusals)}: {found}")
+    return "; ".join(texts)

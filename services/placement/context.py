@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from services.placement.records import SessionRecord
+from services.placement.targets import Target
+from worldline.rpc.push import PushCall
 from worldline.state.manifest import Manifest
 from worldline.v1 import move_pb2
 
@@ -16,13 +18,27 @@ class MoveContext:
 
     session: SessionRecord
     client_id: str = ""
+    #: What admission may choose from, best first.
+    targets: tuple[Target, ...] = ()
+    #: What the move is worth, in milliseconds of what a move costs; 0: it is ordered.
+    saves_ms: float = 0.0
     ticket: move_pb2.SignedTicket | None = None
+    #: When the ticket came, on the loop's clock; None where this process did not see it come.
+    ticket_at_s: float | None = None
+    #: Armed before the freeze; lives until the push has ended or the move has.
+    push: PushCall | None = None
     #: Frozen at the source; with the source's digests once pushed.
     manifest: Manifest | None = None
     sent_bytes: int = 0
     total_bytes: int = 0
     #: Called when `sent_bytes` has grown.
     on_progress: Callable[[], Awaitable[None]] | None = None
+
+    async def drop_push(self) -> None:
+        """End the push, if one is under way: the movers give up what they hold for it."""
+        push, self.push = self.push, None
+        if push is not None:
+            await push.close()
 
     async def note_progress(self, sent_bytes: int) -> None:
         """Bytes on the wire so far; never goes back."""

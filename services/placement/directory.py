@@ -55,10 +55,19 @@ class Directory:
         **kwargs: P.kwargs,
     ) -> T:
         """Run one of the tables' functions on the writer's thread."""
+        return await self.submit(function, *args, **kwargs)
+
+    def submit(
+        self,
+        function: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> asyncio.Future[T]:
+        """As `do`, without waiting: it runs after everything that was asked for before."""
         db = self._db
         if db is None:
             raise RuntimeError("the directory is not open")
-        return await asyncio.get_running_loop().run_in_executor(
+        return asyncio.get_running_loop().run_in_executor(
             self._writer, lambda: function(db, *args, **kwargs)
         )
 

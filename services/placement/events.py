@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.placement.phases import Goal, Outcome, Step
-from services.placement.values import Failure, PushFigures, SlotName
+from services.placement.values import Failure, Party, PushFigures, SlotName, Ticket
 from worldline.verdict import Verdict
 
 
@@ -58,21 +58,28 @@ class DeadlinePassed:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Admission signed a ticket."""
+    """Admission signed a ticket for a move to that target, where the tier may have to drop."""
 
     attempt: int
-    ticket_id: str
+    ticket: Ticket
     verdict: Verdict
+    target: Party
+    tier_dropped: bool
     step: Step = Step.ASK_ADMISSION
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An answer of no: by admission, by the probe's admission, or by a full target."""
+    """An answer of no: by admission, by the probe's admission, by a full target, or by a mover at
+    which the move waited for its wire in vain.
+
+    `target` is the candidate that the verdict's numbers are of, where admission named one.
+    """
 
     attempt: int
     step: Step
     verdict: Verdict
+    target: Party | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,14 @@ class Warmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Armed:
+    """Both movers are ready and the wire is granted: after the freeze only bytes move."""
+
+    attempt: int
+    step: Step = Step.ARM
+
+
+@dataclass(frozen=True, slots=True)
 class Frozen:
     """The source stands at a block boundary."""
 
@@ -124,7 +139,10 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedEqual:
-    """The staged bytes, read back at rest, are the source's."""
+    """The staged bytes, read back at rest, are the source's.
+
+    Where the goal is the commit, their slot is LIVE now and no longer reaped with its reservation.
+    """
 
     attempt: int
     target_digest: int
@@ -146,14 +164,6 @@ class Attached:
 
     attempt: int
     step: Step = Step.ATTACH
-
-
-@dataclass(frozen=True, slots=True)
-class Promoted:
-    """The staged slot is LIVE and no longer reaped with its reservation."""
-
-    attempt: int
-    step: Step = Step.PROMOTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +207,12 @@ Completion = (
     | Probed
     | Reserved
     | Warmed
+    | Armed
     | Frozen
     | Pushed
     | VerifiedEqual
     | VerifiedUnequal
     | Attached
-    | Promoted
     | CommitRecorded
     | CommitLost
     | Settled

@@ -6,17 +6,22 @@ restart everyone registered gets one lease to report.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from services.placement.choose import Candidate
+from services.placement.device import DeviceRecord, Place
 from services.placement.move import Move
 from services.placement.phases import MovePhase
 from services.placement.records import EngineRecord, NodeRecord, SessionRecord, SessionState
 from services.placement.values import Party
 from worldline.errors import Fenced, NotFound
 from worldline.fields import identifier, positive, whole
+
+#: Sessions that generate nothing.
+_IDLE = (SessionState.LOST, SessionState.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +55,59 @@ class Fleet:
         self.engine_lease_ms = engine_lease_ms
         self.nodes: dict[str, NodeRecord] = {}
         self.engines: dict[str, EngineRecord] = {}
-        self._node_renewed: dict[str, float] = {}
-        self._engine_renewed: dict[str, float] = {}
-        self._foreign: dict[str, int] = {}
+        #: When each lease runs out.
+        self._node_until: dict[str, float] = {}
+        self._engine_until: dict[str, float] = {}
+        self._foreign: dict[str, Counter[str]] = {}
         self._profiles: dict[str, dict[str, Profile]] = {}
+        self._engines_on: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        self._on_change: list[Callable[[str], None]] = []
+
+    def on_change(self, changed: Callable[[str], None]) -> None:
+        """Call this with every node whose engines, devices or slots of others may have changed, and
+        with that of a lease that is renewed after it ran out. (Running out makes no sound.)
+        """
+        self._on_change.append(changed)
+
+    def _changed(self, node_id: str) -> None:
+        for changed in self._on_change:
+            changed(node_id)
 
     def put_node(self, node: NodeRecord, now: float) -> None:
         """Register, or replace by the next incarnation."""
         self.nodes[node.node_id] = node
-        self._node_renewed[node.node_id] = now
-        self._foreign[node.node_id] = 0
+        self._node_until[node.node_id] = now + self.node_lease_ms / 1e3
+        self._foreign[node.node_id] = Counter()
+        self._changed(node.node_id)
 
     def put_engine(self, engine: EngineRecord, now: float) -> None:
         """Register, or replace by the next incarnation."""
+        before = self.engines.get(engine.engine_id)
+        if before is not None:
+            del self._engines_on[before.node_id][engine.engine_id]
         self.engines[engine.engine_id] = engine
-        self._engine_renewed[engine.engine_id] = now
+        self._engines_on[engine.node_id][engine.engine_id] = None
+        self._engine_until[engine.engine_id] = now + self.engine_lease_ms / 1e3
         self._profiles[engine.engine_id] = {}
+        if before is None or _seat(before) == _seat(engine):
+            self._changed(engine.node_id)
+            return
+        # Rare: its sessions, wherever they are, are on another device from now on.
+        for node_id in self.nodes:
+            self._changed(node_id)
 
-    def renew_node(self, node_id: str, incarnation: str, foreign: int, now: float) -> None:
-        """Extend a node's lease.
+    def renew_node(self, node_id: str, incarnation: str, foreign: Counter[str], now: float) -> None:
+        """Extend a node's lease; `foreign` counts slots by device that nobody here knows of.
 
         Raises:
             NotFound: register first. Fenced: another process has this name now.
         """
         _check(self.node(node_id).incarnation, incarnation, "node", node_id)
-        self._node_renewed[node_id] = now
+        changed = foreign != self._foreign[node_id] or not self.node_alive(node_id, now)
+        self._node_until[node_id] = now + self.node_lease_ms / 1e3
         self._foreign[node_id] = foreign
+        if changed:
+            self._changed(node_id)
 
     def renew_engine(
         self, engine_id: str, incarnation: str, profiles: Iterable[Profile], now: float
@@ -86,8 +118,11 @@ class Fleet:
             NotFound: register first. Fenced: another process has this name now.
         """
         _check(self.engine(engine_id).incarnation, incarnation, "engine", engine_id)
-        self._engine_renewed[engine_id] = now
+        changed = not self.engine_alive(engine_id, now)
+        self._engine_until[engine_id] = now + self.engine_lease_ms / 1e3
         self._profiles[engine_id].update({one.preset: one for one in profiles})
+        if changed:
+            self._changed(self.engines[engine_id].node_id)
 
     def node(self, node_id: str, field: str = "node_id") -> NodeRecord:
         """The node of that name; `field` is what the asker calls it.
@@ -118,18 +153,47 @@ class Fleet:
             )
         return found
 
+    def device(self, engine_id: str) -> DeviceRecord:
+        """The engine's device as its node knows it.
+
+        Raises:
+            NotFound: no such engine, or its node has come back without slots on that device.
+        """
+        engine = self.engine(engine_id)
+        found = engine.device_of(self.node(engine.node_id))
+        if found is None:
+            raise NotFound(
+                f"node {engine.node_id} has no slots on {engine.device} of engine {engine_id}",
+                reason="DEVICE_UNKNOWN",
+                field="device",
+            )
+        return found
+
+    def place(self, engine_id: str) -> Place:
+        """Where the engine's states rest.
+
+        Raises:
+            NotFound: as `device`.
+        """
+        device = self.device(engine_id)
+        host_id = self.node(self.engine(engine_id).node_id).host_id
+        return Place(host_id, device.uuid, device.nvlink_peers)
+
     def node_alive(self, node_id: str, now: float) -> bool:
         """Whether the node renewed within its lease."""
-        renewed = self._node_renewed.get(node_id)
-        return renewed is not None and now - renewed < self.node_lease_ms / 1e3
+        return now < self._node_until.get(node_id, -math.inf)
 
     def engine_alive(self, engine_id: str, now: float) -> bool:
         """Whether the engine renewed within its lease.
 
         The engine counts from when it SENT its last renewal: it stops before we call it dead.
         """
-        renewed = self._engine_renewed.get(engine_id)
-        return renewed is not None and now - renewed < self.engine_lease_ms / 1e3
+        return now < self._engine_until.get(engine_id, -math.inf)
+
+    def alive_until(self, engine_id: str, node_id: str) -> float:
+        """When the first of the two leases runs out, as long as neither is renewed."""
+        never = -math.inf
+        return min(self._engine_until.get(engine_id, never), self._node_until.get(node_id, never))
 
     def party(self, engine_id: str) -> Party:
         """The engine and its node with their present incarnations."""
@@ -157,51 +221,137 @@ class Fleet:
 
     def slots_used(
         self, sessions: tuple[SessionRecord, ...], moves: tuple[Move, ...]
-    ) -> Counter[str]:
-        """Slots in use by node, as the directory counts them plus what nodes report on top.
+    ) -> Counter[tuple[str, str]]:
+        """Slots in use by node and device, as the directory counts plus what nodes report on top.
 
         A move that is open holds a slot at both ends.
         """
-        used = Counter(one.node_id for one in sessions)
-        for move in moves:
-            committed = move.phase is MovePhase.COMMITTED
-            used[move.source.node_id if committed else move.target.node_id] += 1
+        used = self._slots_of_directory(sessions, moves) + self._slots_at_targets(moves)
         for node_id, foreign in self._foreign.items():
-            used[node_id] += foreign
+            for device, count in foreign.items():
+                used[node_id, device] += count
         return used
+
+    def _slots_of_directory(
+        self, sessions: tuple[SessionRecord, ...], moves: tuple[Move, ...]
+    ) -> Counter[tuple[str, str]]:
+        """Slots in use as the directory counts, but for those that moves take at their targets."""
+        used = Counter(self.slots_of(one.owner, one.node_id) for one in sessions if one.takes_slot)
+        for move in moves:
+            if move.phase is MovePhase.COMMITTED:
+                used[self.slots_of(move.source.engine_id, move.source.node_id)] += 1
+        return used
+
+    def _slots_at_targets(self, moves: tuple[Move, ...]) -> Counter[tuple[str, str]]:
+        return Counter(
+            self.slots_of(move.target.engine_id, move.target.node_id)
+            for move in moves
+            if move.phase is not MovePhase.COMMITTED
+        )
+
+    def slots_of(self, engine_id: str, node_id: str) -> tuple[str, str]:
+        """Node and device on which an engine's sessions take slots."""
+        engine, node = self.engines.get(engine_id), self.nodes.get(node_id)
+        if engine is None or node is None:
+            return node_id, ""
+        device = engine.device_of(node)
+        return node_id, engine.device if device is None else device.name
+
+    def engines_on(self, node_id: str) -> tuple[str, ...]:
+        """The engines that are registered there."""
+        return tuple(self._engines_on.get(node_id, ()))
 
     def candidates(
         self, sessions: tuple[SessionRecord, ...], moves: tuple[Move, ...], now: float
     ) -> tuple[Candidate, ...]:
         """A frozen snapshot to choose from, by name. `sessions` not closed, `moves` open."""
-        used = self.slots_used(sessions, moves)
-        moves_in = Counter(one.target.node_id for one in moves if one.phase.before_commit)
-        return tuple(
-            Candidate(
-                engine_id=engine.engine_id,
-                node_id=engine.node_id,
-                alive=self.engine_alive(engine.engine_id, now)
-                and self.node_alive(engine.node_id, now),
-                slots_free=max(0, node.slots_total - used[engine.node_id]),
-                slots_total=node.slots_total,
-                slot_bytes=node.slot_bytes,
-                fingerprint=engine.fingerprint,
-                moves_in=moves_in[engine.node_id],
-                utilization=self.utilization(engine.engine_id, sessions),
+        utilizations = self._utilizations(sessions)
+        kept = _by_node(self._slots_of_directory(sessions, moves))
+        coming = _by_node(self._slots_at_targets(moves))
+        found = (
+            self.candidate(
+                engine_id,
+                kept[engine.node_id],
+                coming[engine.node_id],
+                utilizations.get(engine_id, 0.0),
+                now,
             )
-            for _, engine in sorted(self.engines.items())
-            if (node := self.nodes.get(engine.node_id)) is not None
+            for engine_id, engine in sorted(self.engines.items())
+        )
+        return tuple(one for one in found if one is not None)
+
+    def candidate(
+        self,
+        engine_id: str,
+        kept: Mapping[str, int],
+        coming: Mapping[str, int],
+        utilization: float,
+        now: float,
+    ) -> Candidate | None:
+        """One engine to choose; None where its node has no slots on its device.
+
+        `kept` and `coming` are the slots that the directory counts on its node, by device: in use,
+        and taken at their targets by moves under way. What the node reports on top is added here.
+        """
+        engine = self.engines[engine_id]
+        node = self.nodes.get(engine.node_id)
+        device = None if node is None else engine.device_of(node)
+        if node is None or device is None:
+            return None
+        for_moves = device.slots_total - kept.get(device.name, 0)
+        for_moves -= self._foreign[node.node_id][device.name]
+        return Candidate(
+            engine_id=engine_id,
+            node_id=node.node_id,
+            alive=now < self.alive_until(engine_id, node.node_id),
+            slots_free=max(0, for_moves - coming.get(device.name, 0)),
+            slots_total=device.slots_total,
+            slot_bytes=device.slot_bytes,
+            fingerprint=engine.fingerprint,
+            place=Place(node.host_id, device.uuid, device.nvlink_peers),
+            slots_for_moves=max(0, for_moves),
+            device=device.name,
+            digest_rate_bytes_per_s=device.digest_rate_bytes_per_s,
+            utilization=utilization,
         )
 
     def utilization(self, engine_id: str, sessions: tuple[SessionRecord, ...]) -> float:
         """Sum over an engine's sessions with a period of block time over period."""
-        total = 0.0
+        return self._utilizations(sessions).get(engine_id, 0.0)
+
+    def _utilizations(self, sessions: tuple[SessionRecord, ...]) -> dict[str, float]:
+        """By engine, in one pass: a fleet has many of both."""
+        paced: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
         for one in sessions:
-            profile = self.profile(engine_id, one.world.preset)
-            counted = one.owner == engine_id and one.state is not SessionState.LOST
-            if counted and profile is not None and one.contract.period_ms > 0:
-                total += profile.block_ms / one.contract.period_ms
-        return total
+            pace = pace_of(one)
+            if pace is not None:
+                paced[one.owner].append(pace)
+        return {name: self.utilization_of(name, paces) for name, paces in paced.items()}
+
+    def utilization_of(self, engine_id: str, paces: Iterable[tuple[str, float]]) -> float:
+        """The same from the sessions' paces (`pace_of`), in any order."""
+        known = self._profiles.get(engine_id, {})
+        return math.fsum(
+            known[preset].block_ms / period_ms for preset, period_ms in paces if preset in known
+        )
+
+
+def pace_of(session: SessionRecord) -> tuple[str, float] | None:
+    """What a session generates and how often, in milliseconds; None where it keeps no pace."""
+    if session.contract.period_ms <= 0 or session.state in _IDLE:
+        return None
+    return session.world.preset, session.contract.period_ms
+
+
+def _seat(engine: EngineRecord) -> tuple[str, str, str]:
+    return engine.node_id, engine.device, engine.device_uuid
+
+
+def _by_node(slots: Counter[tuple[str, str]]) -> defaultdict[str, dict[str, int]]:
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for (node_id, device), count in slots.items():
+        found[node_id][device] = count
+    return found
 
 
 def _check(present: str, incarnation: str, kind: str, name: str) -> None:

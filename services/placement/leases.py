@@ -9,18 +9,21 @@ import structlog
 from services.placement import node_table, session_table
 from services.placement.opening import Sessions
 from services.placement.orphans import OrphanWatch, find_orphans, foreign_slots
+from services.placement.parked import ParkedWatch, find_parked_orphans
 from services.placement.peers import Peers
 from services.placement.records import SessionState
 from services.placement.runtime import Runtime
+from services.placement.suspending import Suspensions
 from services.placement.wire import (
     engine_from_proto,
     failed_from_proto,
     node_from_proto,
+    parked_use_from_proto,
     profile_from_proto,
     slot_to_proto,
     use_from_proto,
 )
-from worldline.errors import Unavailable
+from worldline.errors import InvalidInput, Unavailable
 from worldline.fields import identifier
 from worldline.v1 import placement_pb2
 
@@ -31,13 +34,20 @@ class Leases:
     """Who is alive, on whose word."""
 
     def __init__(
-        self, runtime: Runtime, sessions: Sessions, peers: Peers, orphan_grace_ms: int
+        self,
+        runtime: Runtime,
+        sessions: Sessions,
+        suspensions: Suspensions,
+        peers: Peers,
+        orphan_grace_ms: int,
     ) -> None:
         self._runtime = runtime
         self._sessions = sessions
+        self._suspensions = suspensions
         self._peers = peers
         self._orphan_grace_ms = orphan_grace_ms
         self._watch = OrphanWatch(orphan_grace_ms)
+        self._parked_watch = ParkedWatch(orphan_grace_ms)
 
     async def register_node(
         self, request: placement_pb2.RegisterNodeRequest
@@ -54,7 +64,9 @@ class Leases:
         if before is not None and before.incarnation != node.incarnation:
             # Also at the same address: its channel may be waiting before it connects again.
             await self._peers.forget(before.mover_address)
-        _log.info("node.registered", node_id=node.node_id, slots_total=node.slots_total)
+        _log.info(
+            "node.registered", node_id=node.node_id, devices=[one.name for one in node.devices]
+        )
         return placement_pb2.RegisterNodeResponse(lease_ms=fleet.node_lease_ms)
 
     async def register_engine(
@@ -63,7 +75,8 @@ class Leases:
         """An engine has started; sessions of an earlier process of its name are lost.
 
         Raises:
-            VersionSkew, InvalidInput: with the field. Unavailable: its node is not there yet.
+            VersionSkew, InvalidInput: with the field; `device` where its node has no slots on it.
+            Unavailable: its node is not there yet.
         """
         engine, fleet = engine_from_proto(request), self._runtime.fleet
         if engine.node_id not in fleet.nodes:
@@ -72,6 +85,15 @@ class Leases:
                 reason="NODE_UNKNOWN",
                 field="node_id",
                 retry_after_ms=200,
+            )
+        node = fleet.node(engine.node_id)
+        if engine.device_of(node) is None:
+            known = ", ".join(one.name for one in node.devices)
+            raise InvalidInput(
+                f"engine {engine.engine_id} runs on {engine.device} {engine.device_uuid}, where "
+                f"node {node.node_id} has no slots; it has them on: {known}",
+                reason="DEVICE_UNKNOWN",
+                field="device",
             )
         before = fleet.engines.get(engine.engine_id)
         lost = await self._runtime.directory.do(node_table.put_engine, engine)
@@ -84,26 +106,37 @@ class Leases:
     async def renew_node(
         self, request: placement_pb2.RenewNodeRequest
     ) -> placement_pb2.RenewNodeResponse:
-        """Extend a node's lease; name the LIVE slots that nobody owns.
+        """Extend a node's lease; name the LIVE slots and parked copies that nobody owns.
 
         Raises:
             NotFound: register first. Fenced: another process has this name now.
         """
         node_id, fleet = identifier(request.node_id, "node_id"), self._runtime.fleet
         uses = tuple(use_from_proto(one) for one in request.slots)
+        # Before and after: a suspend that ends in between is in one of them.
+        parking = self._suspensions.park_ids()
         sessions = await self._runtime.sessions()
         # Read after the sessions: a move that ends in between is in one of the two.
         moves = self._runtime.open_move_tasks()
         foreign = foreign_slots(uses, node_id, sessions, moves)
         now = _now()
         fleet.renew_node(node_id, request.incarnation, foreign, now)
-        closing = self._runtime.closing.keys()
+        closing = self._runtime.closing.keys() | self._suspensions.under_way()
         found = find_orphans(uses, sessions, moves, self._orphan_grace_ms, closing)
         orphans = self._watch.ripe(node_id, found, now)
         if orphans:
             _log.warning("slots.orphaned", node_id=node_id, slots=[str(one) for one in orphans])
+        parked = tuple(parked_use_from_proto(one) for one in request.parked)
+        named = {one.parked.park_id for one in sessions if one.parked is not None}
+        named |= parking | self._suspensions.park_ids()
+        stray = find_parked_orphans(parked, named, self._orphan_grace_ms)
+        dropped = self._parked_watch.ripe(node_id, stray, now)
+        if dropped:
+            _log.warning("parked.orphaned", node_id=node_id, park_ids=dropped)
         return placement_pb2.RenewNodeResponse(
-            lease_ms=fleet.node_lease_ms, orphans=[slot_to_proto(one) for one in orphans]
+            lease_ms=fleet.node_lease_ms,
+            orphans=[slot_to_proto(one) for one in orphans],
+            parked_orphans=dropped,
         )
 
     async def renew_engine(

@@ -20,7 +20,7 @@ class Limits:
 
     #: Includes measuring an unmeasured path.
     requested_s: float = 60.0
-    #: Includes building the model's weights at the target.
+    #: Includes building the model's weights at the target; the wait for the wire comes on top.
     admitted_s: float = 120.0
     #: Freezing waits for a block boundary.
     reserved_s: float = 30.0
@@ -36,13 +36,16 @@ class Limits:
         for name in self.__slots__:
             positive(getattr(self, name), name)
 
-    def of(self, phase: MovePhase, *, resting: bool) -> float | None:
-        """The limit, or None for phases whose obligations bound themselves."""
+    def of(self, phase: MovePhase, *, resting: bool, wait_s: float = 0.0) -> float | None:
+        """The limit, or None for phases whose obligations bound themselves.
+
+        `wait_s` is how long the move's ticket lets it wait for its wire.
+        """
         if resting:
             return self.rest_s
         return {
             MovePhase.REQUESTED: self.requested_s,
-            MovePhase.ADMITTED: self.admitted_s,
+            MovePhase.ADMITTED: self.admitted_s + wait_s,
             MovePhase.RESERVED: self.reserved_s,
             MovePhase.FROZEN: self.frozen_s,
             MovePhase.STAGED: self.staged_s,

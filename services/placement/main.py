@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 
+from services.placement.asking import Asking
 from services.placement.directory import Directory
 from services.placement.fleet import Fleet
 from services.placement.leases import Leases
 from services.placement.limits import Limits
 from services.placement.move_task import Tools
 from services.placement.obligations import Obligations
+from services.placement.open_moves import OpenMoves
 from services.placement.opening import Sessions
+from services.placement.owner import TaskOwner
 from services.placement.peers import Deadlines, Peers
+from services.placement.relearning import Relearning
 from services.placement.runtime import Runtime
 from services.placement.servicer import PlacementServicer
 from services.placement.settings import PlacementSettings
 from services.placement.steps import Steps
+from services.placement.suspending import Suspensions
+from services.placement.suspension_steps import SuspensionSteps
 from services.placement.traces import TraceServicer, TraceStore
 from services.placement.verbs import Verbs
 from worldline.errors import InvalidInput
@@ -40,17 +46,35 @@ class Placement:
             node_lease_ms=settings.node_lease_ms, engine_lease_ms=settings.engine_lease_ms
         )
         self.peers = Peers(self.fleet, settings.admission_address)
+        moves, owner = OpenMoves(), TaskOwner()
+        self.relearning = Relearning(
+            self.directory, self.fleet, self.peers, deadlines, moves, owner
+        )
+        asking = Asking(self.peers, deadlines, self.relearning)
         obligations = Obligations(self.fleet, self.peers, deadlines)
-        steps = Steps(self.directory, self.fleet, self.peers, deadlines)
+        steps = Steps(self.directory, self.fleet, self.peers, deadlines, asking)
         limits = Limits(rest_s=settings.rest_s)
         tools = Tools(self.directory, steps, obligations, limits)
-        self.runtime = Runtime(self.directory, self.fleet, tools)
+        self.runtime = Runtime(self.directory, self.fleet, tools, moves, owner)
         self.sessions = Sessions(self.runtime, self.peers, obligations, deadlines)
+        self.suspensions = Suspensions(
+            self.runtime,
+            self.sessions,
+            SuspensionSteps(self.directory, self.fleet, self.peers, obligations, deadlines),
+        )
+        self.runtime.on_stop(self.suspensions.stop)
         self.servicer = PlacementServicer(
             self.runtime,
             self.sessions,
             Verbs(self.runtime, self.peers, deadlines),
-            Leases(self.runtime, self.sessions, self.peers, settings.orphan_grace_ms),
+            self.suspensions,
+            Leases(
+                self.runtime,
+                self.sessions,
+                self.suspensions,
+                self.peers,
+                settings.orphan_grace_ms,
+            ),
             traces,
         )
 
@@ -63,6 +87,7 @@ class Placement:
         await self.directory.open()
         await self.runtime.start()
         await self.sessions.start()
+        await self.suspensions.start()
 
     async def stop(self, grace_s: float) -> None:
         """Moves to a safe point, then channels, then the directory."""

@@ -1,7 +1,8 @@
 """Move: one attempt to change a session's owner, as a state machine without I/O.
 
-`step(move, event, now)` gives the next move, the actions to take and why. The caller makes the
-next move durable BEFORE it takes any action (etcd's raft does the same with its Ready).
+`step(move, event, now)` gives the next move, the actions to take and why. The caller has the record
+of the move, of its commit and of its end durable BEFORE it takes what follows from them. What lies
+between is written behind the actions: recovery undoes every phase before the commit alike.
 
 Invariants:
 - THAW_SOURCE never runs after COMMITTED, ACTIVATE never before it.
@@ -28,8 +29,13 @@ from worldline.verdict import RejectReason
 
 __all__ = ["Move", "Transition", "expired", "step"]
 
-#: One measurement, then admission must know the path; a second would be a loop.
-PROBES_MAX = 1
+#: What makes both ends ready while the world plays. The push is armed as soon as the target is
+#: warm: that asks for the wire, which nobody else may use meanwhile, and from then on the horizon
+#: counts. It does not wait for the reservation, which bears its ticket's id.
+_PREPARATIONS = (Step.RESERVE, Step.WARM)
+#: Paths measured for one move, each once: admission must know it then, a second time would be a
+#: loop.
+PROBES_MAX = 3
 
 
 def step(move: Move, event: ev.Event, now: float, limits: Limits) -> Transition:
@@ -95,26 +101,43 @@ def _begin(draft: Draft, event: ev.Event) -> str:
 
 
 def _admitted(draft: Draft, event: ev.Admitted) -> str:
-    draft.set(ticket_id=event.ticket_id, verdict=event.verdict)
+    draft.set(
+        ticket=event.ticket,
+        verdict=event.verdict,
+        target=event.target,
+        tier_dropped=event.tier_dropped,
+    )
     draft.enter(MovePhase.ADMITTED)
     if draft.move.goal is Goal.ADMIT:
         return "admitted; waits for its client"
-    draft.run(Step.RESERVE, Step.WARM)
-    return "admitted; reserve and warm the target"
+    draft.run(*_PREPARATIONS)
+    return "admitted; prepare both ends"
 
 
 def _refused(draft: Draft, event: ev.Refused) -> str:
-    unmeasured = event.verdict.reason is RejectReason.PATH_UNMEASURED
-    if event.step is Step.ASK_ADMISSION and unmeasured and draft.move.probes < PROBES_MAX:
-        draft.set(probes=draft.move.probes + 1)
+    if event.target is not None:
+        draft.set(target=event.target)
+    if _may_measure(draft.move, event):
+        node_id = draft.move.target.node_id
+        draft.set(probed=(*draft.move.probed, node_id))
         draft.run(Step.PROBE)
-        return "the path is unmeasured: measure it, then ask again"
+        return f"the path to {node_id} is unmeasured: measure it, then ask again"
     draft.set(verdict=event.verdict)
     if event.step is Step.ASK_ADMISSION or event.step is Step.PROBE:
         draft.enter(MovePhase.REJECTED)
         return f"rejected: {event.verdict.label}"
     _undo(draft)
+    if event.step is Step.ARM:
+        return f"withdrawn before the freeze: {event.verdict.label}"
     return f"rejected by the target: {event.verdict.label}"
+
+
+def _may_measure(move: Move, event: ev.Refused) -> bool:
+    if event.step is not Step.ASK_ADMISSION:
+        return False
+    if event.verdict.reason is not RejectReason.PATH_UNMEASURED:
+        return False
+    return len(move.probed) < PROBES_MAX and move.target.node_id not in move.probed
 
 
 def _probed(draft: Draft, event: ev.Probed) -> str:
@@ -126,8 +149,8 @@ def _asked_stage(draft: Draft, event: ev.Asked) -> str:
     if not draft.move.resting or event.goal < Goal.STAGE:
         return "not now"
     draft.set(goal=event.goal)
-    draft.run(Step.RESERVE, Step.WARM)
-    return "reserve and warm the target"
+    draft.run(*_PREPARATIONS)
+    return "prepare both ends"
 
 
 def _reserved(draft: Draft, event: ev.Reserved) -> str:
@@ -136,12 +159,17 @@ def _reserved(draft: Draft, event: ev.Reserved) -> str:
 
 
 def _warmed(draft: Draft, event: ev.Warmed) -> str:
-    return _freeze_when_ready(draft, "warmed")
+    draft.run(Step.ARM)
+    return "warmed; ask for the wire"
+
+
+def _armed(draft: Draft, event: ev.Armed) -> str:
+    return _freeze_when_ready(draft, "armed")
 
 
 def _freeze_when_ready(draft: Draft, what: str) -> str:
     if draft.move.pending:
-        return f"{what}; the other is under way"
+        return f"{what}; {_under_way(draft)}"
     draft.enter(MovePhase.RESERVED)
     draft.run(Step.FREEZE)
     return f"{what}; freeze the source"
@@ -163,8 +191,7 @@ def _pushed(draft: Draft, event: ev.Pushed) -> str:
     draft.enter(MovePhase.STAGED)
     if draft.move.goal < Goal.VERIFY:
         return "staged; waits for its client"
-    draft.run(Step.VERIFY)
-    return "staged; verify at rest"
+    return f"staged; {_verify(draft)}"
 
 
 def _asked_verify(draft: Draft, event: ev.Asked) -> str:
@@ -175,9 +202,17 @@ def _asked_verify(draft: Draft, event: ev.Asked) -> str:
             return _abandon(draft, draft.move.unequal)
         return "already found to differ"
     draft.set(goal=event.goal)
-    # Also before a commit from VERIFIED: commit re-verifies (paper, Table 1).
+    return _verify(draft)
+
+
+def _verify(draft: Draft) -> str:
+    """Also before a commit from VERIFIED: commit re-verifies (paper, Table 1)."""
     draft.run(Step.VERIFY)
-    return "verify at rest"
+    if draft.move.goal < Goal.COMMIT:
+        return "verify at rest"
+    # An attached world generates nothing: it need not wait for the verdict, the commit does.
+    draft.run(Step.ATTACH)
+    return "verify at rest and attach"
 
 
 def _verified_equal(draft: Draft, event: ev.VerifiedEqual) -> str:
@@ -185,8 +220,7 @@ def _verified_equal(draft: Draft, event: ev.VerifiedEqual) -> str:
     draft.enter(MovePhase.VERIFIED)
     if draft.move.goal < Goal.COMMIT:
         return "verified; waits for its client"
-    draft.run(Step.ATTACH)
-    return "verified; attach"
+    return _commit_when_ready(draft, "verified")
 
 
 def _verified_unequal(draft: Draft, event: ev.VerifiedUnequal) -> str:
@@ -198,14 +232,15 @@ def _verified_unequal(draft: Draft, event: ev.VerifiedUnequal) -> str:
 
 
 def _attached(draft: Draft, event: ev.Attached) -> str:
+    return _commit_when_ready(draft, "attached")
+
+
+def _commit_when_ready(draft: Draft, what: str) -> str:
+    if draft.move.pending:
+        return f"{what}; {_under_way(draft)}"
     draft.enter(MovePhase.ATTACHED)
-    draft.run(Step.PROMOTE)
-    return "attached; promote the slot"
-
-
-def _promoted(draft: Draft, event: ev.Promoted) -> str:
     draft.run(Step.RECORD_COMMIT)
-    return "promoted; swap the owner"
+    return f"{what}; swap the owner"
 
 
 def _commit_recorded(draft: Draft, event: ev.CommitRecorded) -> str:
@@ -216,6 +251,11 @@ def _commit_recorded(draft: Draft, event: ev.CommitRecorded) -> str:
 
 def _commit_lost(draft: Draft, event: ev.CommitLost) -> str:
     return _abandon(draft, event.failure)
+
+
+def _under_way(draft: Draft) -> str:
+    names = sorted(one.value for one, _ in draft.move.pending)
+    return f"{' and '.join(names)} under way"
 
 
 def _failed(draft: Draft, event: ev.Failed) -> str:
@@ -333,6 +373,7 @@ def _build_table() -> dict[tuple[MovePhase, type], _Handler]:
         (phase.ADMITTED, ev.Asked): _asked_stage,
         (phase.ADMITTED, ev.Reserved): _reserved,
         (phase.ADMITTED, ev.Warmed): _warmed,
+        (phase.ADMITTED, ev.Armed): _armed,
         (phase.ADMITTED, ev.Refused): _refused,
         (phase.RESERVED, ev.Frozen): _frozen,
         (phase.RESERVED, ev.Asked): _not_now,
@@ -341,11 +382,11 @@ def _build_table() -> dict[tuple[MovePhase, type], _Handler]:
         (phase.STAGED, ev.Asked): _asked_verify,
         (phase.STAGED, ev.VerifiedEqual): _verified_equal,
         (phase.STAGED, ev.VerifiedUnequal): _verified_unequal,
+        (phase.STAGED, ev.Attached): _attached,
         (phase.VERIFIED, ev.Asked): _asked_verify,
         (phase.VERIFIED, ev.VerifiedEqual): _verified_equal,
         (phase.VERIFIED, ev.VerifiedUnequal): _verified_unequal,
         (phase.VERIFIED, ev.Attached): _attached,
-        (phase.ATTACHED, ev.Promoted): _promoted,
         (phase.ATTACHED, ev.CommitRecorded): _commit_recorded,
         (phase.ATTACHED, ev.CommitLost): _commit_lost,
         (phase.ATTACHED, ev.Asked): _not_now,

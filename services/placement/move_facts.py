@@ -12,7 +12,7 @@ from typing import Any
 from services.placement.move import Move
 from services.placement.phases import Goal, MovePhase
 from services.placement.records import MoveEntry
-from services.placement.values import Failure, Party, PushFigures, SlotName
+from services.placement.values import Failure, Party, PushFigures, SlotName, Ticket
 from worldline.errors import InvariantBroken, WorldlineError
 from worldline.verdict import RejectReason, Verdict
 
@@ -30,7 +30,7 @@ def facts_to_json(entry: MoveEntry) -> str:
             "verdict": _verdict(move.verdict),
             "failure": _failure(move.failure),
             "lost": move.lost,
-            "ticket_id": move.ticket_id,
+            "ticket": _ticket(move.ticket),
             "reservation_id": move.reservation_id,
             "source_slot": slot_to_list(move.source_slot),
             "target_slot": slot_to_list(move.target_slot),
@@ -75,7 +75,7 @@ def _entry(row: Mapping[str, Any], facts: dict[str, Any]) -> MoveEntry:
         verdict=_parse_verdict(facts["verdict"]),
         failure=_parse_failure(facts["failure"]),
         lost=facts["lost"],
-        ticket_id=facts["ticket_id"],
+        ticket=_parse_ticket(facts["ticket"]),
         reservation_id=facts["reservation_id"],
         source_slot=slot_from_list(facts["source_slot"]),
         target_slot=slot_from_list(facts["target_slot"]),
@@ -121,6 +121,16 @@ def _failure(failure: Failure | None) -> dict[str, Any] | None:
 
 def _parse_failure(parts: dict[str, Any] | None) -> Failure | None:
     return None if parts is None else Failure(**parts)
+
+
+def _ticket(ticket: Ticket | None) -> dict[str, Any] | None:
+    if ticket is None:
+        return None
+    return {name: getattr(ticket, name) for name in Ticket.__slots__}
+
+
+def _parse_ticket(parts: dict[str, Any] | None) -> Ticket | None:
+    return None if parts is None else Ticket(**parts)
 
 
 def _figures(figures: PushFigures | None) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from services.placement import events as ev
 from services.placement.limits import Limits
 from services.placement.phases import BEFORE_COMMIT, Goal, MovePhase, Step
-from services.placement.values import Failure, Party, PushFigures, SlotName
+from services.placement.values import Failure, Party, PushFigures, SlotName, Ticket
 from worldline.verdict import Verdict
 
 Issue = tuple[Step, int]
@@ -20,6 +20,7 @@ class Move:
     move_id: str
     session_id: str
     source: Party
+    #: The best candidate until admission has chosen one.
     target: Party
     #: The epoch that the move starts from; a commit makes it one more.
     source_epoch: int
@@ -29,7 +30,8 @@ class Move:
     #: Every attempt of every step so far, and those whose completion is awaited.
     issued: frozenset[Issue] = frozenset()
     pending: frozenset[Issue] = frozenset()
-    probes: int = 0
+    #: Nodes to which the path was measured for this move.
+    probed: tuple[str, ...] = ()
     #: The tier is dropped to T1 with the commit.
     tier_dropped: bool = False
     #: The staged bytes were found to differ: this copy can never be installed.
@@ -38,7 +40,7 @@ class Move:
     failure: Failure | None = None
     #: An obligation towards the world itself could not be met: it runs nowhere.
     lost: bool = False
-    ticket_id: str = ""
+    ticket: Ticket | None = None
     reservation_id: str = ""
     source_slot: SlotName | None = None
     target_slot: SlotName | None = None
@@ -47,6 +49,16 @@ class Move:
     target_digest: int = 0
     figures: PushFigures | None = None
     story: tuple[str, ...] = ()
+
+    @property
+    def ticket_id(self) -> str:
+        """The ticket's name; empty before there is one."""
+        return "" if self.ticket is None else self.ticket.ticket_id
+
+    @property
+    def wait_s(self) -> float:
+        """How long the move may wait for its wire."""
+        return 0.0 if self.ticket is None else self.ticket.wait_ms / 1e3
 
     @property
     def resting(self) -> bool:
@@ -74,6 +86,8 @@ class Transition:
     move: Move
     actions: tuple[ev.Action, ...]
     reason: str
+    #: Phases that the move went to, in order: one event may take it through more than one.
+    entered: tuple[MovePhase, ...] = ()
 
 
 class Draft:
@@ -82,6 +96,7 @@ class Draft:
     def __init__(self, move: Move) -> None:
         self.move = move
         self.actions: list[ev.Action] = []
+        self.entered: list[MovePhase] = []
 
     def set(self, **changes: object) -> None:
         """Change fields."""
@@ -90,6 +105,7 @@ class Draft:
     def enter(self, phase: MovePhase) -> None:
         """Go to a phase."""
         self.set(phase=phase)
+        self.entered.append(phase)
 
     def run(self, *steps: Step) -> None:
         """Issue a further attempt of each step."""
@@ -116,10 +132,11 @@ class Draft:
         if move == before:
             return Transition(before, (), reason)
         if (move.phase, move.resting) != (before.phase, before.resting) or self.actions:
-            limit = limits.of(move.phase, resting=move.resting)
+            limit = limits.of(move.phase, resting=move.resting, wait_s=move.wait_s)
             move = replace(move, deadline_s=None if limit is None else now + limit)
         line = f"{before.phase.name} {type(event).__name__} -> {move.phase.name}: {reason}"
-        return Transition(replace(move, story=(*move.story, line)), tuple(self.actions), reason)
+        told = replace(move, story=(*move.story, line))
+        return Transition(told, tuple(self.actions), reason, tuple(self.entered))
 
 
 def _issue_order(issue: Issue) -> tuple[str, int]:

@@ -112,16 +112,29 @@ def save_move(db: sqlite3.Connection, entry: MoveEntry) -> None:
         _write(db, entry, "= ?" if committed else "<> ?", (int(MovePhase.COMMITTED),), is_open=True)
 
 
+def save_target(db: sqlite3.Connection, entry: MoveEntry) -> None:
+    """Make durable to which target admission let the move go, before anything is asked of it there.
+
+    Raises:
+        InvariantBroken: the move is not open, or already committed.
+    """
+    with transaction(db, durable=True):
+        _write(db, entry, "< ?", (int(MovePhase.COMMITTED),), is_open=True)
+
+
 def commit_move(
     db: sqlite3.Connection, entry: MoveEntry, contract: Contract
 ) -> Committed | CommitRefused:
     """The compare-and-swap: (owner, epoch) to (target, epoch + 1), and the move COMMITTED.
 
     `contract` is the session's from now on (a T0 session may have dropped to T1). Refused where
+    the move is not ATTACHED, whatever phase before that is on record yet, or is given up; and where
     the target's engine or mover is no longer the process that the move began with. Asking again
     for a move that has committed answers `Committed` again.
     """
     move = entry.move
+    if move.phase is not MovePhase.ATTACHED:
+        return CommitRefused(f"move {move.move_id} is {move.phase.name}, not attached")
     found = db.execute("SELECT phase FROM moves WHERE move_id = ?", (move.move_id,)).fetchone()
     if found is not None and found["phase"] in (MovePhase.COMMITTED, MovePhase.DONE):
         return Committed(move.source_epoch + 1)
@@ -132,7 +145,7 @@ def commit_move(
             _write(
                 db,
                 entry.with_move(replace(move, phase=MovePhase.COMMITTED)),
-                "= ?",
+                "<= ?",
                 (int(MovePhase.ATTACHED),),
                 is_open=True,
             )
@@ -209,9 +222,11 @@ def _write(
 ) -> None:
     move = entry.move
     written = db.execute(
-        "UPDATE moves SET phase = ?, is_open = ?, outcome = ?, facts = ?, trace_id = ?,"  # noqa: S608
-        f" changed_unix_s = ? WHERE move_id = ? AND is_open = 1 AND phase {phase_test}",
+        "UPDATE moves SET target_engine_id = ?, phase = ?, is_open = ?, outcome = ?, facts = ?,"  # noqa: S608
+        " trace_id = ?, changed_unix_s = ? WHERE move_id = ? AND is_open = 1"
+        f" AND phase {phase_test}",
         (
+            move.target.engine_id,
             int(move.phase),
             int(is_open),
             outcome_label(entry),

@@ -1,7 +1,8 @@
 """Move task: one move from its first event to its end, on a task of its own.
 
-The loop is: an event in, the machine's next move made durable, then the machine's actions. It
-goes on whoever stops watching.
+The loop is: an event in, the machine's next move noted for the record, the machine's actions. The
+record may lag behind the actions, except behind a commit and an end (`scribe`). It goes on whoever
+stops watching.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from services.placement import move_table, node_table
 from services.placement.context import MoveContext
 from services.placement.directory import Directory
 from services.placement.limits import Limits
-from services.placement.move import Transition, expired, step
+from services.placement.move import Move, Transition, expired, step
 from services.placement.obligations import Obligations
 from services.placement.phases import OBLIGATIONS, MovePhase, Outcome, Step
 from services.placement.records import MoveEntry
+from services.placement.scribe import Scribe
 from services.placement.steps import Steps
 from services.placement.values import Failure
 from worldline.errors import WorldlineError
@@ -30,18 +32,20 @@ from worldline.telemetry import current_trace_id, instruments, span, traceparent
 
 _log = structlog.get_logger(__name__)
 
-#: Two steps at once at most, and a handful of verbs: more is a bug.
+#: Three steps at once at most, and a handful of verbs: more is a bug.
 _EVENTS_MAX = 64
-#: Which figure of the record a step's time belongs to; others show in the trace only.
+#: Which figure of the record a step's time belongs to; others show in the trace only. Where steps
+#: run side by side, the time until one ends belongs to the first of them here.
 _TIMED = {
     Step.ASK_ADMISSION: "admit",
     Step.PROBE: "admit",
     Step.RESERVE: "reserve",
+    Step.WARM: "reserve",
+    Step.ARM: "arm",
     Step.FREEZE: "freeze",
     Step.PUSH: "push",
     Step.VERIFY: "verify",
     Step.ATTACH: "attach",
-    Step.PROMOTE: "commit",
     Step.RECORD_COMMIT: "commit",
     Step.ACTIVATE: "thaw",
 }
@@ -70,6 +74,8 @@ class MoveTask:
     def __init__(self, tools: Tools, entry: MoveEntry, context: MoveContext) -> None:
         self.entry = entry
         self.context = context
+        #: The target that the record on the disk names.
+        self._target_recorded = entry.move.target
         #: Phases in the order they were entered: a watcher that comes late misses none.
         self.phases: list[MovePhase] = [entry.move.phase]
         self.ended = False
@@ -78,6 +84,9 @@ class MoveTask:
         self._running: dict[tuple[Step, int], asyncio.Task[None]] = {}
         self._changed = asyncio.Condition()
         self._frozen_at: float | None = None
+        #: Until then every moment belongs to one of the record's figures.
+        self._timed_until = 0.0
+        self._scribe = self._new_scribe()
         context.on_progress = self._notify
 
     # --- for others ---
@@ -105,6 +114,7 @@ class MoveTask:
         move = self.entry.move
         for event in events:
             self._events.put_nowait(event)
+        self._timed_until = asyncio.get_running_loop().time()
         try:
             # After a restart the rest of the move belongs to the trace that its record names.
             parent = traceparent_in(self.entry.trace_id)
@@ -112,7 +122,6 @@ class MoveTask:
                 root.set(
                     session_id=move.session_id,
                     source_node_id=move.source.node_id,
-                    target_node_id=move.target.node_id,
                     epoch=move.source_epoch,
                 )
                 self.entry = replace(self.entry, trace_id=self.entry.trace_id or current_trace_id())
@@ -121,17 +130,27 @@ class MoveTask:
                 while not self.entry.move.phase.terminal:
                     await self._apply(await self._next_event())
                 outcome, reason = move_table.outcome_of(self.entry)
-                root.set(outcome=outcome, reason=reason, frozen_ms=self.entry.frozen_ms)
+                root.set(
+                    target_node_id=self.entry.move.target.node_id,
+                    outcome=outcome,
+                    reason=reason,
+                    frozen_ms=self.entry.frozen_ms,
+                )
                 if outcome != "committed":
                     root.fail(f"{outcome}: {reason}")
             instruments().move_ended(outcome, reason, self.entry.frozen_ms)
+            for name, duration_ms in self.entry.timings:
+                instruments().phase_ended(name, duration_ms)
         finally:
             await self._stop_steps()
+            await self.context.drop_push()
 
     def revive(self, entry: MoveEntry) -> None:
         """Begin again from a record, after `run` has failed: nothing of that run is awaited."""
         self.entry = entry
+        self._target_recorded = entry.move.target
         self._events = asyncio.Queue(_EVENTS_MAX)
+        self._scribe = self._new_scribe()
 
     async def end(self) -> None:
         """Nothing more will happen; tell the watchers."""
@@ -154,42 +173,49 @@ class MoveTask:
         before = self.entry.move
         if isinstance(event, ev.DeadlinePassed) and not expired(before, now):
             return
+        self._note_timing(event, now)
         transition = step(before, event, now, self._tools.limits)
         if transition.move == before:
             _log.debug("move.event", move_id=before.move_id, reason=transition.reason)
             return
         self._note_frozen_time(event, now)
         self.entry = self.entry.with_move(transition.move)
-        _log.info(
-            "move.transition",
-            move_id=before.move_id,
-            session_id=before.session_id,
-            phase=transition.move.phase.name,
-            reason=transition.reason,
-        )
-        # Durable first: a crash between the two is resolved by recovery from this phase.
-        durable = await self._persist(transition)
-        if not durable and transition.move.phase.before_commit:
-            self.post(_given_up(transition.actions))
-        else:
-            for action in transition.actions:
-                await self._take(action)
-        if transition.move.phase is not before.phase:
-            self.phases.append(transition.move.phase)
+        await self._persist(transition)
+        # Behind the steps that have just begun: they are on their way while this is written.
+        asyncio.get_running_loop().call_soon(_log_transition, transition)
+        for phase in transition.entered:
+            if phase is not self.phases[-1]:
+                self.phases.append(phase)
         await self._notify()
 
-    async def _persist(self, transition: Transition) -> bool:
-        """Whether the phase is on record. COMMITTED was recorded by the swap itself."""
+    async def _persist(self, transition: Transition) -> None:
+        """Take the actions. Only another target, a commit and an end wait for the record."""
+        commit = _commit_of(transition.actions)
         if transition.move.phase.terminal:
-            return await self._persist_end()
-        try:
-            await self._tools.directory.do(move_table.save_move, self.entry)
-        except sqlite3.Error:
-            _log.exception("move.unrecorded", move_id=transition.move.move_id)
-            return False
-        return True
+            await self._scribe.settled()
+            await self._persist_end()
+        elif commit is not None:
+            # The swap writes the move itself, but not over a record that refused to be written.
+            if not await self._scribe.settled():
+                self.post(ev.CommitLost(commit.attempt, DIRECTORY_FAILED))
+                return
+        elif self._chose_another(transition.move):
+            if not await self._scribe.target_recorded(self.entry):
+                return  # nothing was asked of it, and the scribe has given the move up
+            self._target_recorded = transition.move.target
+        elif transition.entered:
+            self._scribe.note(self.entry)
+        for action in transition.actions:
+            await self._take(action)
 
-    async def _persist_end(self) -> bool:
+    def _chose_another(self, move: Move) -> bool:
+        """Whether the move goes to a target that its record does not name yet."""
+        return move.phase is MovePhase.ADMITTED and move.target != self._target_recorded
+
+    def _new_scribe(self) -> Scribe:
+        return Scribe(self._tools.directory, lambda: self.post(ev.RollbackAsked(DIRECTORY_FAILED)))
+
+    async def _persist_end(self) -> None:
         for attempt in range(_FINISH_ATTEMPTS):
             try:
                 await self._tools.directory.do(move_table.finish_move, self.entry)
@@ -198,20 +224,23 @@ class MoveTask:
                 _log.exception("move.end_unrecorded", move_id=self.entry.move.move_id)
                 await asyncio.sleep(0.1 * 2**attempt)
         else:
-            return False  # found open at the next start, and ended again
+            return  # found open at the next start, and ended again
         with contextlib.suppress(sqlite3.Error):
             await self._note_path()
-        return True
 
     async def _note_path(self) -> None:
-        """What the path reached, kept for people; after the end, when nobody waits for it."""
+        """What the path reached, for people and for an admission that has forgotten it; after the
+        end, when nobody waits for it.
+        """
         move = self.entry.move
         if move.figures is not None and move.figures.rate_bytes_per_s > 0:
+            around_ms = self.entry.frozen_ms - move.figures.wire_ms - move.figures.verify_tail_ms
             await self._tools.directory.do(
                 node_table.note_path,
                 move.source.node_id,
                 move.target.node_id,
                 move.figures.rate_bytes_per_s,
+                max(0.0, around_ms),
             )
 
     def _note_frozen_time(self, event: ev.Event, now: float) -> None:
@@ -238,8 +267,6 @@ class MoveTask:
 
     async def _perform(self, step_of: Step, attempt: int) -> None:
         """Carry out one step; its completion is an event, its failure too."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
         event: ev.Event
         try:
             with span(step_of.value, move_id=self.entry.move.move_id, attempt=attempt) as active:
@@ -251,8 +278,6 @@ class MoveTask:
             # A bug in a step must not leave a world frozen: it ends like any other failure.
             _log.exception("move.step_failed", step=step_of.value)
             event = _failed(step_of, attempt, error)
-        finally:
-            self._note_timing(step_of, (loop.time() - started) * 1e3)
         self._running.pop((step_of, attempt), None)
         await self._events.put(event)
 
@@ -262,13 +287,21 @@ class MoveTask:
             return ev.Settled(attempt, step_of, outcome)
         return await self._tools.steps.do(step_of, self.entry, self.context, attempt)
 
-    def _note_timing(self, step_of: Step, duration_ms: float) -> None:
-        name = _TIMED.get(step_of)
-        if name is None:
-            return
-        instruments().phase_ended(name, duration_ms)
+    def _note_timing(self, event: ev.Event, now: float) -> None:
+        """Give the time since the last event to the figure that it belongs to.
+
+        The figures add up to the whole move without its rests between verbs and without what
+        follows the thaw.
+        """
+        duration_ms, self._timed_until = (now - self._timed_until) * 1e3, now
+        pending = {one for one, _ in self.entry.move.pending}
+        under_way = [name for one, name in _TIMED.items() if one in pending]
         timings = dict(self.entry.timings)
-        timings[name] = timings.get(name, 0.0) + duration_ms
+        if under_way:
+            timings[under_way[0]] = timings.get(under_way[0], 0.0) + duration_ms
+        ended = _TIMED.get(event.step) if isinstance(event, ev.Completion) else None
+        if ended is not None:
+            timings.setdefault(ended, 0.0)
         self.entry = replace(self.entry, timings=tuple(timings.items()))
 
     async def _stop_steps(self) -> None:
@@ -285,15 +318,23 @@ class MoveTask:
             self._changed.notify_all()
 
 
-def _given_up(actions: tuple[ev.Action, ...]) -> ev.Event:
-    """What stands for `actions` that were not taken, because nothing of them is on record.
+def _log_transition(transition: Transition) -> None:
+    move = transition.move
+    _log.info(
+        "move.transition",
+        move_id=move.move_id,
+        session_id=move.session_id,
+        phase=move.phase.name,
+        reason=transition.reason,
+    )
 
-    A swap that nobody asked the directory for is lost, not undecided: nobody would decide it.
-    """
+
+def _commit_of(actions: tuple[ev.Action, ...]) -> ev.Run | None:
+    """The swap among these actions, if it is among them."""
     for action in actions:
         if isinstance(action, ev.Run) and action.step is Step.RECORD_COMMIT:
-            return ev.CommitLost(action.attempt, DIRECTORY_FAILED)
-    return ev.RollbackAsked(DIRECTORY_FAILED)
+            return action
+    return None
 
 
 def _describe(event: ev.Event, put: Callable[..., None], fail: Callable[[str], None]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
+from dataclasses import asdict
 
+from services.placement.device import DeviceRecord
 from services.placement.directory import transaction
 from services.placement.records import (
     EngineRecord,
@@ -20,18 +23,13 @@ _NEWEST = 1 / 8
 
 def put_node(db: sqlite3.Connection, node: NodeRecord) -> None:
     """Register a node, or its next incarnation."""
+    devices = json.dumps([asdict(device) for device in node.devices])
     with transaction(db, durable=False):
         db.execute(
             "INSERT INTO nodes VALUES (?, ?, ?, ?, ?) ON CONFLICT (node_id) DO UPDATE SET"
-            " mover_address = excluded.mover_address, slots_total = excluded.slots_total,"
-            " slot_bytes = excluded.slot_bytes, incarnation = excluded.incarnation",
-            (
-                node.node_id,
-                node.mover_address,
-                node.slots_total,
-                node.slot_bytes,
-                node.incarnation,
-            ),
+            " mover_address = excluded.mover_address, incarnation = excluded.incarnation,"
+            " host_id = excluded.host_id, devices = excluded.devices",
+            (node.node_id, node.mover_address, node.incarnation, node.host_id, devices),
         )
 
 
@@ -43,10 +41,12 @@ def put_engine(db: sqlite3.Connection, engine: EngineRecord) -> int:
     facts = json.dumps(dict(engine.fingerprint.facts), sort_keys=True)
     with transaction(db, durable=True):
         db.execute(
-            "INSERT INTO engines VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (engine_id) DO UPDATE SET"
+            "INSERT INTO engines VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (engine_id) DO UPDATE SET"
             " node_id = excluded.node_id, engine_address = excluded.engine_address,"
             " device = excluded.device, fingerprint = excluded.fingerprint,"
-            " incarnation = excluded.incarnation",
+            " incarnation = excluded.incarnation, device_uuid = excluded.device_uuid,"
+            " numa_node = excluded.numa_node",
             (
                 engine.engine_id,
                 engine.node_id,
@@ -54,6 +54,8 @@ def put_engine(db: sqlite3.Connection, engine: EngineRecord) -> int:
                 engine.device,
                 facts,
                 engine.incarnation,
+                engine.device_uuid,
+                engine.numa_node,
             ),
         )
         return db.execute(
@@ -71,7 +73,15 @@ def put_engine(db: sqlite3.Connection, engine: EngineRecord) -> int:
 def all_nodes(db: sqlite3.Connection) -> list[NodeRecord]:
     """Every node ever registered, by name."""
     rows = db.execute("SELECT * FROM nodes ORDER BY node_id").fetchall()
-    return [NodeRecord(**dict(row)) for row in rows]
+    return [_node(row) for row in rows]
+
+
+def _node(row: sqlite3.Row) -> NodeRecord:
+    devices = tuple(
+        DeviceRecord(**one | {"nvlink_peers": tuple(one["nvlink_peers"])})
+        for one in json.loads(row["devices"])
+    )
+    return NodeRecord(**dict(row) | {"devices": devices})
 
 
 def all_engines(db: sqlite3.Connection) -> list[EngineRecord]:
@@ -86,20 +96,38 @@ def _engine(row: sqlite3.Row) -> EngineRecord:
 
 
 def note_path(
-    db: sqlite3.Connection, source_node_id: str, target_node_id: str, rate_bytes_per_s: float
+    db: sqlite3.Connection,
+    source_node_id: str,
+    target_node_id: str,
+    rate_bytes_per_s: float,
+    setup_ms: float,
 ) -> None:
-    """Smooth a push's rate into the path's."""
+    """Smooth a committed move's rate, and what it took beside its transfer, into the path's."""
     with transaction(db, durable=False):
         db.execute(
-            "INSERT INTO path_rates VALUES (?, ?, ?, 1)"
+            "INSERT INTO path_rates VALUES (?, ?, ?, ?, 1, ?)"
             " ON CONFLICT (source_node_id, target_node_id) DO UPDATE SET"
             " rate_bytes_per_s = rate_bytes_per_s + ? * (excluded.rate_bytes_per_s"
-            " - rate_bytes_per_s), samples = samples + 1",
-            (source_node_id, target_node_id, rate_bytes_per_s, _NEWEST),
+            " - rate_bytes_per_s),"
+            " setup_ms = setup_ms + ? * (excluded.setup_ms - setup_ms),"
+            " samples = samples + 1, changed_unix_s = excluded.changed_unix_s",
+            (
+                source_node_id,
+                target_node_id,
+                rate_bytes_per_s,
+                setup_ms,
+                time.time(),
+                _NEWEST,
+                _NEWEST,
+            ),
         )
 
 
-def all_paths(db: sqlite3.Connection) -> list[PathRecord]:
-    """Every path that was ever used, by names."""
-    rows = db.execute("SELECT * FROM path_rates ORDER BY source_node_id, target_node_id").fetchall()
+def latest_paths(db: sqlite3.Connection, limit: int) -> list[PathRecord]:
+    """The paths that were used last, the latest first."""
+    rows = db.execute(
+        "SELECT * FROM path_rates ORDER BY changed_unix_s DESC, source_node_id, target_node_id"
+        " LIMIT ?",
+        (limit,),
+    ).fetchall()
     return [PathRecord(**dict(row)) for row in rows]

@@ -13,7 +13,10 @@ from services.placement.records import MoveEntry
 from services.placement.values import Party, SlotName
 from services.placement.wire import figures_to_proto, slot_from_proto, slot_to_proto
 from worldline.rpc.channel import call
-from worldline.v1 import admission_pb2, engine_pb2, move_pb2, mover_pb2
+from worldline.v1 import admission_pb2, engine_pb2, move_pb2, mover_pb2, park_pb2
+
+#: What a move's slot at its target may be before the commit.
+_STAGED_ROLES = (move_pb2.SLOT_ROLE_SHADOW, move_pb2.SLOT_ROLE_LIVE)
 
 
 class Obligations:
@@ -158,8 +161,9 @@ class Obligations:
             timeout_s=self._deadlines.quick_s,
         )
         for each in described.slots:
-            # The session has one open move: a SHADOW of it here is this move's.
-            if each.session_id == move.session_id and each.role == move_pb2.SLOT_ROLE_SHADOW:
+            # The session has one open move, and its own slot is on another node: what it has here
+            # is this move's, LIVE where it was verified before the reply or the record was lost.
+            if each.session_id == move.session_id and each.role in _STAGED_ROLES:
                 await self.release_slot(slot_from_proto(each.slot), move.session_id)
 
     async def _finish_ticket(self, entry: MoveEntry) -> Outcome:
@@ -183,6 +187,19 @@ class Obligations:
             ),
             gone=lambda: False,
             within_s=self._deadlines.finish_s,
+        )
+
+    async def drop_parked(self, party: Party, park_id: str, session_id: str) -> Outcome:
+        """See a parked copy gone. One that is not is named as an orphan at its node's renewals."""
+        request = park_pb2.DropParkedRequest(park_id=park_id, session_id=session_id)
+        return await self._with_mover(
+            "drop parked copy",
+            party,
+            lambda: call(
+                self._peers.mover(party.node_id).DropParked,
+                request,
+                timeout_s=self._deadlines.quick_s,
+            ),
         )
 
     async def close_world(self, party: Party, session_id: str, epoch: int) -> Outcome:

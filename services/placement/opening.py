@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 _ATTEMPTS = 3
 #: About what it takes to undo an opening that a restart left half done.
 _UNDONE_MS = 500
-_CLOSABLE = (SessionState.LIVE, SessionState.LOST)
+_CLOSABLE = (SessionState.LIVE, SessionState.SUSPENDED, SessionState.LOST)
 
 Opened = SessionRecord | Verdict
 
@@ -106,7 +106,10 @@ class Sessions:
         if isinstance(party, Verdict):
             return party
         await self._learn_extent(wish, party)
-        verdict = await self._ask_admission(wish, party)
+        known_bytes = self._extent_bytes[wish.world.preset]
+        verdict = await self._ask_admission(
+            wish.contract, wish.world.preset, known_bytes, party, wish.client_id
+        )
         if not verdict.admitted:
             return verdict
         session = SessionRecord(
@@ -159,12 +162,23 @@ class Sessions:
         )
         self._extent_bytes[wish.world.preset] = answer.extent_bytes
 
-    async def _ask_admission(self, wish: OpenWish, party: Party) -> Verdict:
+    async def room_for(self, session: SessionRecord, party: Party, client_id: str) -> Verdict:
+        """Whether a session that was suspended may happen there now.
+
+        Raises:
+            Unavailable, DeadlineExceeded: admission could not be asked.
+        """
+        preset, extent_bytes = session.world.preset, session.extent_bytes
+        return await self._ask_admission(session.contract, preset, extent_bytes, party, client_id)
+
+    async def _ask_admission(
+        self, contract: Contract, preset: str, state_bytes: int, party: Party, client_id: str
+    ) -> Verdict:
         request = admission_pb2.AdmitSessionRequest(
-            contract=contract_to_proto(wish.contract),
-            state_bytes=self._extent_bytes[wish.world.preset],
-            device=await self._device_load(wish, party),
-            client_id=wish.client_id,
+            contract=contract_to_proto(contract),
+            state_bytes=state_bytes,
+            device=await self._device_load(preset, party),
+            client_id=client_id,
         )
         answer: admission_pb2.AdmitSessionResponse = await ask_again(
             lambda: call(
@@ -175,17 +189,17 @@ class Sessions:
         )
         return verdict_from_proto(answer.verdict)
 
-    async def _device_load(self, wish: OpenWish, party: Party) -> admission_pb2.DeviceLoad:
+    async def _device_load(self, preset: str, party: Party) -> admission_pb2.DeviceLoad:
         fleet = self._runtime.fleet
         sessions = await self._runtime.sessions()
         used = fleet.slots_used(sessions, self._runtime.open_move_tasks())
-        node = fleet.node(party.node_id)
-        profile = fleet.profile(party.engine_id, wish.world.preset)
+        device = fleet.device(party.engine_id)
+        profile = fleet.profile(party.engine_id, preset)
         return admission_pb2.DeviceLoad(
             engine_id=party.engine_id,
-            slots_total=node.slots_total,
-            slots_used=min(node.slots_total, used[party.node_id]),
-            slot_bytes=node.slot_bytes,
+            slots_total=device.slots_total,
+            slots_used=min(device.slots_total, used[party.node_id, device.name]),
+            slot_bytes=device.slot_bytes,
             quantum_ms=0.0 if profile is None else profile.quantum_ms,
             quanta_per_block=0 if profile is None else profile.quanta_per_block,
             utilization=fleet.utilization(party.engine_id, sessions),
@@ -293,6 +307,10 @@ class Sessions:
         """The directory has it closed: see the world gone and its slot back."""
         # A commit may have moved it between our look and the close.
         present = await self._runtime.session(session.session_id)
+        if present.parked is not None:
+            parked = present.parked
+            party = Party("", "", parked.node_id, parked.node_incarnation)
+            await self._obligations.drop_parked(party, parked.park_id, present.session_id)
         outcome = await self._close_world(present)
         if present.slot is None or outcome is Outcome.REFUSED:
             return
@@ -331,9 +349,13 @@ def _same_request(earlier: SessionRecord, wish: OpenWish) -> SessionRecord:
 
 
 def _not_closable(session: SessionRecord) -> Conflict:
-    moving = session.state is SessionState.MOVING
+    reasons = {
+        SessionState.MOVING: "MOVE_IN_PROGRESS",
+        SessionState.SUSPENDING: "SUSPEND_IN_PROGRESS",
+        SessionState.RESUMING: "RESUME_IN_PROGRESS",
+    }
     return Conflict(
         f"session {session.session_id} is {session.state.value}: close it when that has ended",
-        reason="MOVE_IN_PROGRESS" if moving else "SESSION_OPENING",
+        reason=reasons.get(session.state, "SESSION_OPENING"),
         field="session_id",
     )

@@ -8,6 +8,7 @@ there learns from its own renewals that it owns nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ class SlotUse:
     live: bool
     session_id: str
     age_ms: int
+    device: str = "cpu"
 
 
 def find_orphans(
@@ -73,8 +75,11 @@ def foreign_slots(
     node_id: str,
     sessions: tuple[SessionRecord, ...],
     moves: tuple[Move, ...],
-) -> int:
-    """Slots in use that the directory does not count itself: quarantined, orphaned, probing."""
+) -> Counter[str]:
+    """Slots in use, by device, that the directory does not count itself.
+
+    They are quarantined, orphaned, or probing.
+    """
     known = {one.session_id for one in sessions if one.node_id == node_id}
     known |= {one.session_id for one in moves}
-    return sum(1 for use in uses if use.session_id not in known)
+    return Counter(use.device for use in uses if use.session_id not in known)

@@ -26,8 +26,17 @@ class Receipt:
     received_bytes: int
 
 
-def check_frozen(manifest: Manifest, session: SessionRecord, move: Move) -> Failure | None:
-    """Whether a frozen manifest is of this session, in this epoch, in the layout admitted."""
+def check_frozen(
+    manifest: Manifest, slot: SlotName, session: SessionRecord, move: Move
+) -> Failure | None:
+    """Whether what is frozen is this session, in this epoch, in the slot and layout admitted."""
+    if slot != session.slot:
+        return Failure(
+            kind="Conflict",
+            reason="MANIFEST_MISMATCH",
+            message=f"the frozen state is in {slot}, the push was armed for {session.slot}",
+            field="slot",
+        )
     wrong: tuple[tuple[str, object, object], ...] = (
         ("session_id", manifest.session_id, session.session_id),
         ("epoch", manifest.epoch, move.source_epoch),

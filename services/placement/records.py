@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from services.placement.device import NUMA_NODE_MAX, DeviceRecord, device_named
 from services.placement.move import Move
+from services.placement.parked import Parked
 from services.placement.values import SlotName
 from worldline.contract import Contract
 from worldline.errors import InvalidInput
@@ -24,6 +26,12 @@ class SessionState(Enum):
     OPENING = "opening"
     LIVE = "live"
     MOVING = "moving"
+    #: On its way out of its slot: the engine still owns it.
+    SUSPENDING = "suspending"
+    #: Owned by nobody; its state rests in a parked copy.
+    SUSPENDED = "suspended"
+    #: On its way back; owned by nobody until that is recorded.
+    RESUMING = "resuming"
     #: Its owner is gone: the world runs nowhere, its slot may still hold it.
     LOST = "lost"
     CLOSED = "closed"
@@ -49,20 +57,29 @@ class WorldKind:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """One node: its mover and its slots."""
+    """One node: its mover, and the devices on which it has slots.
+
+    Raises:
+        InvalidInput: a field out of range, no device, or two of one name or UUID.
+    """
 
     node_id: str
     mover_address: str
-    slots_total: int
-    slot_bytes: int
     incarnation: str
+    host_id: str
+    devices: tuple[DeviceRecord, ...]
 
     def __post_init__(self) -> None:
         identifier(self.node_id, "node_id")
         address(self.mover_address, "mover_address")
-        whole(self.slots_total, "slots_total", at_least=1)
-        whole(self.slot_bytes, "slot_bytes", at_least=1)
         identifier(self.incarnation, "incarnation")
+        identifier(self.host_id, "host_id")
+        if not self.devices:
+            raise InvalidInput("a node without a device has no slots", field="devices")
+        names = [one.name for one in self.devices]
+        uuids = [one.uuid for one in self.devices if one.uuid]
+        if len({*names}) < len(names) or len({*uuids}) < len(uuids):
+            raise InvalidInput("two devices of a node are one", field="devices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +92,9 @@ class EngineRecord:
     device: str
     fingerprint: Fingerprint
     incarnation: str
+    #: Of its GPU, and the NUMA node that is nearest to its device.
+    device_uuid: str = ""
+    numa_node: int | None = None
 
     def __post_init__(self) -> None:
         identifier(self.engine_id, "engine_id")
@@ -82,6 +102,14 @@ class EngineRecord:
         address(self.engine_address, "engine_address")
         identifier(self.device, "device")
         identifier(self.incarnation, "incarnation")
+        if self.device_uuid:
+            identifier(self.device_uuid, "device_uuid")
+        if self.numa_node is not None:
+            whole(self.numa_node, "numa_node", at_most=NUMA_NODE_MAX)
+
+    def device_of(self, node: NodeRecord) -> DeviceRecord | None:
+        """Its device as its node knows it; None where the node has no slots on it."""
+        return device_named(node.devices, self.device, self.device_uuid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +129,14 @@ class SessionRecord:
     topology_hash: bytes = b""
     extent_bytes: int = 0
     idempotency_key: str = ""
+    #: Where its state rests while it is suspended or on its way back.
+    parked: Parked | None = None
+
+    @property
+    def takes_slot(self) -> bool:
+        """Whether it has a slot, or will in a moment."""
+        coming = (SessionState.OPENING, SessionState.RESUMING)
+        return self.slot is not None or self.state in coming
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +160,18 @@ class MoveEntry:
 
 @dataclass(frozen=True, slots=True)
 class PathRecord:
-    """What the last pushes over a path reached, for people; admission has its own estimate."""
+    """What the last pushes over a path reached, for people and for an admission that has restarted;
+    while it runs it has its own estimate.
+
+    `setup_ms` is what a move took beside its transfer; `changed_unix_s` is wall time, for the age.
+    """
 
     source_node_id: str
     target_node_id: str
     rate_bytes_per_s: float
+    setup_ms: float
     samples: int
+    changed_unix_s: float
 
 
 def address(text: str, field_name: str) -> str:

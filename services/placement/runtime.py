@@ -7,22 +7,32 @@ import contextlib
 import secrets
 import sqlite3
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 
+from services.placement import (
+    changes,
+    move_table,
+    node_table,
+    session_table,
+    suspension_table,
+)
 from services.placement import events as ev
-from services.placement import move_table, node_table, session_table
 from services.placement.beginning import busy, check_movable, new_move, same_request
 from services.placement.context import MoveContext
 from services.placement.directory import Directory
 from services.placement.fleet import Fleet
 from services.placement.move import Move
 from services.placement.move_task import MoveTask, Tools
+from services.placement.open_moves import OpenMoves
 from services.placement.owner import TaskOwner
 from services.placement.phases import Goal, MovePhase
 from services.placement.records import MoveEntry, SessionRecord
 from services.placement.recovery import resume
+from services.placement.shortlist import Shortlist
+from services.placement.targets import Target
 from services.placement.values import Failure
 from worldline.errors import NotFound
 from worldline.telemetry import instruments, span
@@ -44,16 +54,28 @@ SHUTTING_DOWN = Failure(
 class Runtime:
     """Everything of placement that runs."""
 
-    def __init__(self, directory: Directory, fleet: Fleet, tools: Tools) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        fleet: Fleet,
+        tools: Tools,
+        moves: OpenMoves,
+        owner: TaskOwner,
+    ) -> None:
+        """`moves` and `owner` are for others to look at and to use; they are this runtime's."""
         self.directory = directory
         self.fleet = fleet
-        self.owner = TaskOwner()
+        self.owner = owner
         #: Sessions that are closed on record and whose engines have yet to let go of their slots.
         self.closing: Counter[str] = Counter()
+        self._shortlist = Shortlist(fleet)
+        #: Up to which of the directory's changes the shortlist has followed.
+        self._version = 0
         self._tools = tools
-        self._moves: dict[str, MoveTask] = {}
+        self._moves = moves
         self._recent: OrderedDict[str, MoveTask] = OrderedDict()
         self._stopping = False
+        self._on_stop: list[Callable[[], None]] = []
         self._reaper: asyncio.Task[None] | None = None
 
     # --- start and end ---
@@ -65,6 +87,8 @@ class Runtime:
             self.fleet.put_node(node, now)
         for engine in await self.directory.do(node_table.all_engines):
             self.fleet.put_engine(engine, now)
+        # All of them, this once: the first move is not to wait for that.
+        await self._follow()
         for entry in await self.directory.do(move_table.open_moves):
             await self._recover(entry)
         self._reaper = self.owner.start(self._reap(), "lease reaper")
@@ -76,6 +100,10 @@ class Runtime:
         task = MoveTask(self._tools, entry.with_move(resumption.move), MoveContext(session=session))
         self._run(task, resumption.actions, resumption.events)
 
+    def on_stop(self, give_up: Callable[[], None]) -> None:
+        """Call this when the end begins, before the owner's tasks are waited for."""
+        self._on_stop.append(give_up)
+
     async def stop(self, grace_s: float) -> None:
         """Bring every move to a safe point within `grace_s`; the rest is recovered at next start.
 
@@ -84,8 +112,10 @@ class Runtime:
         self._stopping = True
         if self._reaper is not None:
             self._reaper.cancel()
-        for task in list(self._moves.values()):
+        for task in self._moves.tasks():
             task.post(ev.RollbackAsked(SHUTTING_DOWN))
+        for give_up in self._on_stop:
+            give_up()
         if not await self.owner.wait(grace_s):
             _log.warning("moves.left_durable", count=len(self._moves))
         await self.owner.close()
@@ -98,8 +128,12 @@ class Runtime:
                 await self.reap(loop.time())
 
     async def reap(self, now: float) -> None:
-        """Mark sessions LOST whose engine's lease ran out or whose process was replaced."""
+        """Mark sessions LOST whose engine's lease ran out or whose process was replaced.
+
+        Suspended ones too, where a replaced mover had their state in its memory.
+        """
         lost = await self.directory.do(session_table.lose_strays)
+        lost += await self.directory.do(suspension_table.lose_parked)
         for engine_id, engine in sorted(self.fleet.engines.items()):
             if not self.fleet.engine_alive(engine_id, now):
                 lost += await self.directory.do(
@@ -120,7 +154,7 @@ class Runtime:
 
     def open_move_tasks(self) -> tuple[Move, ...]:
         """The moves under way, by id."""
-        return tuple(task.entry.move for _, task in sorted(self._moves.items()))
+        return self._moves.moves()
 
     async def session(self, session_id: str) -> SessionRecord:
         """The session of that id, closed ones too.
@@ -146,8 +180,12 @@ class Runtime:
         idempotency_key: str,
         goal: Goal,
         client_id: str,
+        saves_ms: float = 0.0,
     ) -> MoveEntry:
         """A new move, on its way to `goal`; or one born rejected; or the earlier one of this key.
+
+        `saves_ms` is what the move is worth in milliseconds of what a move costs; 0: it is ordered,
+        whatever it saves.
 
         A caller that is cancelled half-way leaves a move that somebody drives, or none.
 
@@ -155,7 +193,9 @@ class Runtime:
             NotFound: no such session or node. InvalidInput: a move to itself. Conflict: another
                 move is under way, or the session cannot move.
         """
-        work = self._begin_move(session_id, target_node_id, idempotency_key, goal, client_id)
+        work = self._begin_move(
+            session_id, target_node_id, idempotency_key, goal, client_id, saves_ms
+        )
         return await asyncio.shield(self.owner.start(work, f"begin move of {session_id}"))
 
     async def _begin_move(
@@ -165,6 +205,7 @@ class Runtime:
         idempotency_key: str,
         goal: Goal,
         client_id: str,
+        saves_ms: float,
     ) -> MoveEntry:
         session = await self.session(session_id)
         if idempotency_key:
@@ -173,14 +214,14 @@ class Runtime:
                 return same_request(earlier, session_id)
         self.refuse_when_stopping()
         check_movable(session, target_node_id, self.fleet)
-        entry = await self._new_entry(session, target_node_id, idempotency_key, goal)
+        entry, targets = await self._new_entry(session, target_node_id, idempotency_key, goal)
         if entry.move.phase is MovePhase.REJECTED:
             return await self._born_rejected(entry)
         made = await self.directory.do(move_table.insert_move, entry)
         if isinstance(made, move_table.Busy):
             raise busy(session_id, made.state)
         if made is entry:
-            context = MoveContext(session=session, client_id=client_id)
+            context = MoveContext(session, client_id, targets, saves_ms)
             self._run(MoveTask(self._tools, entry, context), (), (ev.Begin(),))
             return entry
         return same_request(made, session_id)
@@ -196,14 +237,29 @@ class Runtime:
 
     async def _new_entry(
         self, session: SessionRecord, target_node_id: str, idempotency_key: str, goal: Goal
-    ) -> MoveEntry:
+    ) -> tuple[MoveEntry, tuple[Target, ...]]:
+        await self._follow()
         now = asyncio.get_running_loop().time()
-        candidates = self.fleet.candidates(await self.sessions(), self.open_move_tasks(), now)
-        move = new_move(
-            f"move-{secrets.token_hex(12)}", session, target_node_id, goal, self.fleet, candidates
+        move, targets = new_move(
+            f"move-{secrets.token_hex(12)}",
+            session,
+            target_node_id,
+            goal,
+            self.fleet,
+            self._shortlist,
+            now,
         )
         deadline_s = now + self._tools.limits.requested_s
-        return MoveEntry(move=replace(move, deadline_s=deadline_s), idempotency_key=idempotency_key)
+        move = replace(move, deadline_s=deadline_s)
+        return MoveEntry(move=move, idempotency_key=idempotency_key), targets
+
+    async def _follow(self) -> None:
+        """Have the shortlist know every session and every open move as the directory has it now."""
+        news = await self.directory.do(changes.changes_since, self._version)
+        if news.version > self._version:
+            # Else another caller, who asked later, has brought it further than that.
+            self._shortlist.follow(news)
+            self._version = news.version
 
     async def _born_rejected(self, entry: MoveEntry) -> MoveEntry:
         """Record the reject; with a trace of its own, so that it can be looked at too."""
@@ -224,7 +280,7 @@ class Runtime:
         self, task: MoveTask, actions: tuple[ev.Action, ...], events: tuple[ev.Event, ...]
     ) -> None:
         move_id = task.entry.move.move_id
-        self._moves[move_id] = task
+        self._moves.add(task)
         self.owner.start(self._supervise(task, actions, events), f"move {move_id}")
 
     async def _supervise(
@@ -246,7 +302,7 @@ class Runtime:
                 actions, events = resumption.actions, resumption.events
                 task.revive(entry.with_move(resumption.move))
         finally:
-            self._moves.pop(move_id, None)
+            self._moves.remove(move_id)
             self._recent[move_id] = task
             while len(self._recent) > _RECENT_MAX:
                 self._recent.popitem(last=False)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 
+from services.placement.phases import MovePhase
 from worldline.errors import Conflict, InvalidInput, VersionSkew
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 4
 
 _TABLES = """
 CREATE TABLE nodes (
     node_id TEXT PRIMARY KEY,
     mover_address TEXT NOT NULL,
-    slots_total INTEGER NOT NULL CHECK (slots_total > 0),
-    slot_bytes INTEGER NOT NULL CHECK (slot_bytes > 0),
-    incarnation TEXT NOT NULL
+    incarnation TEXT NOT NULL,
+    host_id TEXT NOT NULL,
+    devices TEXT NOT NULL
 ) STRICT;
 
 CREATE TABLE engines (
@@ -23,7 +24,9 @@ CREATE TABLE engines (
     engine_address TEXT NOT NULL,
     device TEXT NOT NULL,
     fingerprint TEXT NOT NULL,
-    incarnation TEXT NOT NULL
+    incarnation TEXT NOT NULL,
+    device_uuid TEXT NOT NULL,
+    numa_node INTEGER
 ) STRICT;
 
 CREATE TABLE sessions (
@@ -32,14 +35,16 @@ CREATE TABLE sessions (
     owner_incarnation TEXT NOT NULL,
     node_id TEXT NOT NULL,
     epoch INTEGER NOT NULL CHECK (epoch > 0),
-    state TEXT NOT NULL CHECK (state IN ('opening', 'live', 'moving', 'lost', 'closed')),
+    state TEXT NOT NULL CHECK (state IN ('opening', 'live', 'moving', 'suspending', 'suspended',
+        'resuming', 'lost', 'closed')),
     contract BLOB NOT NULL,
     world BLOB NOT NULL,
     slot TEXT,
     layout BLOB NOT NULL,
     topology_hash BLOB NOT NULL,
     extent_bytes INTEGER NOT NULL,
-    idempotency_key TEXT UNIQUE
+    idempotency_key TEXT UNIQUE,
+    parked TEXT
 ) STRICT;
 CREATE INDEX sessions_by_owner ON sessions (owner);
 
@@ -62,14 +67,62 @@ CREATE UNIQUE INDEX one_open_move_per_session ON moves (session_id) WHERE is_ope
 CREATE INDEX moves_by_outcome ON moves (outcome);
 CREATE INDEX moves_by_session ON moves (session_id, sequence);
 
+CREATE TABLE suspensions (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    suspension_id TEXT NOT NULL UNIQUE,
+    session_id TEXT NOT NULL REFERENCES sessions (session_id),
+    verb INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    phase INTEGER NOT NULL,
+    is_open INTEGER NOT NULL CHECK (is_open IN (0, 1)),
+    facts TEXT NOT NULL,
+    trace_id TEXT NOT NULL,
+    idempotency_key TEXT UNIQUE
+) STRICT;
+CREATE UNIQUE INDEX one_open_suspension_per_session ON suspensions (session_id) WHERE is_open = 1;
+
 CREATE TABLE path_rates (
     source_node_id TEXT NOT NULL,
     target_node_id TEXT NOT NULL,
     rate_bytes_per_s REAL NOT NULL,
+    setup_ms REAL NOT NULL,
     samples INTEGER NOT NULL,
+    changed_unix_s REAL NOT NULL,
     PRIMARY KEY (source_node_id, target_node_id)
 ) STRICT, WITHOUT ROWID;
 """
+
+#: Notes of what changed, of this connection and in its memory only; `changes` reads them. Each
+#: session and each move is noted once, by its latest change.
+_NOTES = f"""
+PRAGMA temp_store = MEMORY;
+CREATE TEMP TABLE changes (
+    version INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    UNIQUE (kind, name)
+);
+CREATE TEMP TRIGGER session_inserted AFTER INSERT ON main.sessions BEGIN
+    INSERT OR REPLACE INTO changes (kind, name) VALUES ('session', NEW.session_id);
+END;
+CREATE TEMP TRIGGER session_updated AFTER UPDATE ON main.sessions BEGIN
+    INSERT OR REPLACE INTO changes (kind, name) VALUES ('session', NEW.session_id);
+END;
+CREATE TEMP TRIGGER move_inserted AFTER INSERT ON main.moves WHEN NEW.is_open BEGIN
+    INSERT OR REPLACE INTO changes (kind, name) VALUES ('move', NEW.move_id);
+END;
+CREATE TEMP TRIGGER move_updated AFTER UPDATE ON main.moves
+WHEN OLD.is_open <> NEW.is_open
+    OR OLD.target_engine_id <> NEW.target_engine_id
+    OR (OLD.phase = {int(MovePhase.COMMITTED)}) <> (NEW.phase = {int(MovePhase.COMMITTED)})
+BEGIN
+    INSERT OR REPLACE INTO changes (kind, name) VALUES ('move', NEW.move_id);
+END;
+INSERT INTO changes (kind, name)
+    SELECT 'session', session_id FROM main.sessions WHERE state <> 'closed' ORDER BY session_id;
+INSERT INTO changes (kind, name)
+    SELECT 'move', move_id FROM main.moves WHERE is_open ORDER BY sequence;
+"""  # noqa: S608 - a number of ours
 
 
 def open_directory(path: str) -> sqlite3.Connection:
@@ -92,6 +145,7 @@ def open_directory(path: str) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA foreign_keys=ON")
         _check_or_create(db, path)
+        db.executescript(_NOTES)
     except sqlite3.OperationalError as error:
         db.close()
         if "locked" not in str(error):

@@ -11,11 +11,15 @@ import grpc
 from services.placement import move_table
 from services.placement.leases import Leases
 from services.placement.opening import OpenWish, Sessions
+from services.placement.parked import kind_of
 from services.placement.phases import Goal
 from services.placement.records import SessionRecord, SessionState
 from services.placement.runtime import Runtime
+from services.placement.suspending import Suspensions
+from services.placement.suspension_record import suspension_to_proto
 from services.placement.verbs import Progress, Verbs
 from services.placement.wire import (
+    device_to_proto,
     engine_to_proto,
     failure_to_proto,
     limit_of,
@@ -25,7 +29,7 @@ from services.placement.wire import (
 )
 from worldline.contract import contract_from_proto
 from worldline.errors import InvalidInput, NotFound
-from worldline.fields import identifier
+from worldline.fields import identifier, non_negative
 from worldline.rpc.census import process_census
 from worldline.state.codec import manifest_to_proto
 from worldline.v1 import move_pb2, placement_pb2, placement_pb2_grpc
@@ -50,12 +54,14 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         runtime: Runtime,
         sessions: Sessions,
         verbs: Verbs,
+        suspensions: Suspensions,
         leases: Leases,
         traces: TraceAnswers,
     ) -> None:
         self._runtime = runtime
         self._sessions = sessions
         self._verbs = verbs
+        self._suspensions = suspensions
         self._leases = leases
         self._traces = traces
 
@@ -121,7 +127,9 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 engine_to_proto(
                     engine,
                     alive=fleet.engine_alive(engine_id, now),
-                    sessions=sum(1 for one in sessions if one.owner == engine_id),
+                    sessions=sum(
+                        1 for one in sessions if one.owner == engine_id and one.takes_slot
+                    ),
                 )
                 for engine_id, engine in sorted(fleet.engines.items())
                 if engine.node_id == node_id
@@ -130,11 +138,15 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 placement_pb2.Node(
                     node_id=node_id,
                     mover_address=node.mover_address,
-                    slots_total=node.slots_total,
-                    slots_free=max(0, node.slots_total - used[node_id]),
-                    slot_bytes=node.slot_bytes,
                     alive=fleet.node_alive(node_id, now),
                     engines=engines,
+                    devices=[
+                        device_to_proto(
+                            one, slots_free=max(0, one.slots_total - used[node_id, one.name])
+                        )
+                        for one in node.devices
+                    ],
+                    host_id=node.host_id,
                 )
             )
         return placement_pb2.ListNodesResponse(nodes=nodes)
@@ -183,6 +195,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             _optional(request.target_node_id, "target_node_id"),
             _optional(request.idempotency_key, "idempotency_key"),
             _client_id(context),
+            non_negative(request.saves_ms, "saves_ms"),
         )
         return placement_pb2.AdmitMigrationResponse(
             verdict=verdict_to_proto(verdict), move_id=move_id
@@ -236,6 +249,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             _optional(request.idempotency_key, "idempotency_key"),
             Goal.COMMIT,
             _client_id(context),
+            non_negative(request.saves_ms, "saves_ms"),
         )
         move_id = begun.move.move_id
         task = self._runtime.move_task(move_id)
@@ -244,6 +258,50 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 yield placement_pb2.MoveSessionResponse(progress=_progress(progress))
         entry = await self._verbs.final(move_id)
         yield placement_pb2.MoveSessionResponse(move=move_to_proto(entry))
+
+    # --- suspend and resume ---
+
+    async def SuspendSession(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.SuspendSessionRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.SuspendSessionResponse:
+        """Park a live session's state and free its slot."""
+        session_id = identifier(request.session_id, "session_id")
+        entry = await self._suspensions.suspend(
+            session_id,
+            kind_of(request.kind),
+            _optional(request.idempotency_key, "idempotency_key"),
+        )
+        return placement_pb2.SuspendSessionResponse(
+            session=self._session(await self._runtime.session(session_id)),
+            suspension=None if entry is None else suspension_to_proto(entry),
+        )
+
+    async def ResumeSession(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.ResumeSessionRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.ResumeSessionResponse:
+        """Let a suspended session go on; a verdict where there is no room for it now."""
+        session_id = identifier(request.session_id, "session_id")
+        resumed = await self._suspensions.resume(
+            session_id,
+            _optional(request.idempotency_key, "idempotency_key"),
+            _client_id(context),
+        )
+        session = self._session(await self._runtime.session(session_id))
+        if isinstance(resumed, Verdict):
+            return placement_pb2.ResumeSessionResponse(
+                session=session, verdict=verdict_to_proto(resumed)
+            )
+        return placement_pb2.ResumeSessionResponse(
+            session=session,
+            suspension=None if resumed is None else suspension_to_proto(resumed),
+        )
+
+    async def GetSuspension(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.GetSuspensionRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.GetSuspensionResponse:
+        """What the directory has on record: the truth."""
+        entry = await self._suspensions.entry(identifier(request.suspension_id, "suspension_id"))
+        return placement_pb2.GetSuspensionResponse(suspension=suspension_to_proto(entry))
 
     # --- movers, engines, operators ---
 

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from services.placement.directory import transaction
 from services.placement.move_facts import slot_from_list, slot_to_list
+from services.placement.parked import parked_from_json, parked_to_json
 from services.placement.records import SessionRecord, SessionState, WorldKind
 from services.placement.values import SlotName
 from worldline.contract import contract_from_proto, contract_to_proto
@@ -27,7 +28,7 @@ def insert_session(db: sqlite3.Connection, session: SessionRecord) -> None:
     try:
         with transaction(db, durable=True):
             db.execute(
-                "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     session.session_id,
                     session.owner,
@@ -42,6 +43,7 @@ def insert_session(db: sqlite3.Connection, session: SessionRecord) -> None:
                     session.topology_hash,
                     session.extent_bytes,
                     session.idempotency_key or None,
+                    parked_to_json(session.parked),
                 ),
             )
     except sqlite3.IntegrityError as error:
@@ -158,7 +160,7 @@ def _swap(
 def get_session(db: sqlite3.Connection, session_id: str) -> SessionRecord | None:
     """One session, closed ones too."""
     row = db.execute("SELECT * FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
-    return None if row is None else _session(row)
+    return None if row is None else session_of(row)
 
 
 def session_by_key(db: sqlite3.Connection, idempotency_key: str) -> SessionRecord | None:
@@ -166,7 +168,7 @@ def session_by_key(db: sqlite3.Connection, idempotency_key: str) -> SessionRecor
     row = db.execute(
         "SELECT * FROM sessions WHERE idempotency_key = ?", (idempotency_key,)
     ).fetchone()
-    return None if row is None else _session(row)
+    return None if row is None else session_of(row)
 
 
 def sessions_now(db: sqlite3.Connection) -> list[SessionRecord]:
@@ -175,10 +177,15 @@ def sessions_now(db: sqlite3.Connection) -> list[SessionRecord]:
         "SELECT * FROM sessions WHERE state <> ? ORDER BY session_id",
         (SessionState.CLOSED.value,),
     ).fetchall()
-    return [_session(row) for row in rows]
+    return [session_of(row) for row in rows]
 
 
-def _session(row: sqlite3.Row) -> SessionRecord:
+def session_of(row: sqlite3.Row) -> SessionRecord:
+    """The session of a row.
+
+    Raises:
+        InvariantBroken: it does not parse.
+    """
     try:
         world = engine_pb2.WorldSpec.FromString(row["world"])
         return SessionRecord(
@@ -195,6 +202,7 @@ def _session(row: sqlite3.Row) -> SessionRecord:
             topology_hash=row["topology_hash"],
             extent_bytes=row["extent_bytes"],
             idempotency_key=row["idempotency_key"] or "",
+            parked=parked_from_json(row["parked"]),
         )
     except (DecodeError, TypeError, ValueError, WorldlineError) as error:
         raise InvariantBroken(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,17 +13,20 @@ import structlog
 
 from services.placement import events as ev
 from services.placement import move_table
-from services.placement.choose import no_room
+from services.placement.asking import Asking
+from services.placement.choose import RETRY_AFTER_MS, no_room
 from services.placement.context import MoveContext
 from services.placement.directory import Directory
 from services.placement.fleet import Fleet
-from services.placement.peers import Deadlines, Peers
+from services.placement.move import Move
+from services.placement.peers import FREEZE_ATTEMPTS, Deadlines, Peers
 from services.placement.persistence import ask_again
-from services.placement.phases import MovePhase, Step
+from services.placement.phases import Goal, MovePhase, Step
 from services.placement.probe import Probe, ProbeWish
 from services.placement.receipt import check_digests_equal, check_frozen, check_receipt
 from services.placement.records import MoveEntry
-from services.placement.values import Failure, Party
+from services.placement.targets import Target, named_target
+from services.placement.values import Failure, Party, Ticket
 from services.placement.wire import (
     failure_from_proto,
     figures_from_proto,
@@ -33,19 +36,21 @@ from services.placement.wire import (
     world_to_proto,
 )
 from worldline.contract import Contract, DeterminismTier, contract_to_proto
-from worldline.errors import CapacityExhausted, InvalidInput, InvariantBroken
-from worldline.rpc.channel import call, mapped_errors
+from worldline.errors import CapacityExhausted, DeadlineExceeded, InvalidInput, InvariantBroken
+from worldline.rpc.channel import call
+from worldline.rpc.push import PushCall
 from worldline.state.codec import digests_from_proto, manifest_from_proto, manifest_to_proto
 from worldline.state.manifest import Digests, Manifest
-from worldline.ticket import parse_claims
+from worldline.ticket import TicketClaims, parse_claims
 from worldline.v1 import admission_pb2, engine_pb2, manifest_pb2, move_pb2, mover_pb2
-from worldline.verdict import RejectReason, verdict_from_proto
+from worldline.verdict import RejectReason, Verdict, verdict_from_proto
 
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
 _ATTEMPTS = 3
+_TOO_LATE = RejectReason.WIRE_TOO_LATE
 
 
 def committed_contract(entry: MoveEntry, contract: Contract) -> Contract:
@@ -59,17 +64,34 @@ def committed_contract(entry: MoveEntry, contract: Contract) -> Contract:
     )
 
 
+@contextlib.asynccontextmanager
+async def _within(limit_s: float, what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded(f"{what} took longer than {limit_s:.1f} s") from None
+
+
 class Steps:
     """Carries out one move's steps before the commit, and the commit."""
 
     def __init__(
-        self, directory: Directory, fleet: Fleet, peers: Peers, deadlines: Deadlines
+        self,
+        directory: Directory,
+        fleet: Fleet,
+        peers: Peers,
+        deadlines: Deadlines,
+        asking: Asking,
     ) -> None:
         self._directory = directory
         self._fleet = fleet
         self._peers = peers
         self._deadlines = deadlines
-        self._probe = Probe(peers, deadlines)
+        self._asking = asking
+        self._probe = Probe(peers, deadlines, asking)
+        #: Engines by name and incarnation, and a preset that each is warm for.
+        self._warmed: set[tuple[str, str, str]] = set()
         self._by_step: dict[
             Step, Callable[[MoveEntry, MoveContext, int], Awaitable[ev.Completion]]
         ] = {
@@ -77,11 +99,11 @@ class Steps:
             Step.PROBE: self._measure,
             Step.RESERVE: self._reserve,
             Step.WARM: self._warm,
+            Step.ARM: self._arm,
             Step.FREEZE: self._freeze,
             Step.PUSH: self._push,
             Step.VERIFY: self._verify,
             Step.ATTACH: self._attach,
-            Step.PROMOTE: self._promote,
             Step.RECORD_COMMIT: self._record_commit,
         }
 
@@ -95,14 +117,16 @@ class Steps:
         """
         return await self._by_step[step](entry, context, attempt)
 
-    async def _idempotent(self, party: Party, make: Callable[[], Awaitable[T]]) -> T:
+    async def _idempotent(
+        self, party: Party, make: Callable[[], Awaitable[T]], attempts: int = _ATTEMPTS
+    ) -> T:
         """Ask again while the party's processes live."""
 
         def gone() -> bool:
             now = asyncio.get_running_loop().time()
             return self._fleet.engine_gone(party, now) or self._fleet.mover_gone(party, now)
 
-        return await ask_again(make, attempts=_ATTEMPTS, gone=gone)
+        return await ask_again(make, attempts=attempts, gone=gone)
 
     async def _ask_admission(
         self, entry: MoveEntry, context: MoveContext, attempt: int
@@ -114,35 +138,41 @@ class Steps:
             epoch=move.source_epoch,
             contract=contract_to_proto(session.contract),
             source_node_id=move.source.node_id,
-            target_node_id=move.target.node_id,
+            targets=[one.to_proto() for one in context.targets],
             extent_bytes=session.extent_bytes,
             topology_hash=session.topology_hash,
             purpose=move_pb2.MOVE_PURPOSE_SESSION,
             client_id=context.client_id,
+            saves_ms=context.saves_ms,
         )
-        answer: admission_pb2.AdmitMoveResponse = await ask_again(
-            lambda: call(
-                self._peers.admission().AdmitMove, request, timeout_s=self._deadlines.admit_s
-            ),
-            attempts=_ATTEMPTS,
-            gone=lambda: False,
-        )
+        answer = await self._asking.admit_move(request)
         verdict = verdict_from_proto(answer.verdict)
+        target = named_target(context.targets, answer)
         if not verdict.admitted:
-            return ev.Refused(attempt, Step.ASK_ADMISSION, verdict)
+            party = None if target is None else target.party
+            return ev.Refused(attempt, Step.ASK_ADMISSION, verdict, party)
+        claims = parse_claims(answer.ticket.claims)
+        if target is None or claims.target_node_id != target.party.node_id:
+            raise InvalidInput(
+                "admission's ticket is for another target than its answer", field="ticket"
+            )
         context.ticket = answer.ticket
-        return ev.Admitted(attempt, parse_claims(answer.ticket.claims).ticket_id, verdict)
+        context.ticket_at_s = asyncio.get_running_loop().time()
+        return ev.Admitted(attempt, _terms(claims), verdict, target.party, target.tier_dropped)
 
     async def _measure(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
         move = entry.move
-        nodes = (self._fleet.node(move.source.node_id), self._fleet.node(move.target.node_id))
+        source = self._fleet.device(move.source.engine_id)
+        target = self._fleet.device(move.target.engine_id)
         refused = await self._probe.measure(
             ProbeWish(
                 source_node_id=move.source.node_id,
-                target_node_id=move.target.node_id,
+                target=_target(context, move.target),
                 contract=context.session.contract,
                 fingerprint=self._fleet.engine(move.source.engine_id).fingerprint,
-                slot_bytes=min(node.slot_bytes for node in nodes),
+                slot_bytes=min(source.slot_bytes, target.slot_bytes),
+                source_device=source.name,
+                target_device=target.name,
                 client_id=context.client_id,
             )
         )
@@ -153,10 +183,11 @@ class Steps:
     async def _reserve(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
         layout = manifest_pb2.Layout.FromString(context.session.layout)
         node_id = entry.move.target.node_id
+        device = self._fleet.device(entry.move.target.engine_id).name
         try:
             answer: mover_pb2.ReserveResponse = await call(
                 self._peers.mover(node_id).Reserve,
-                mover_pb2.ReserveRequest(ticket=_ticket(context), layout=layout),
+                mover_pb2.ReserveRequest(ticket=_ticket(context), layout=layout, device=device),
                 timeout_s=self._deadlines.reserve_s,
             )
         except CapacityExhausted as error:
@@ -165,8 +196,11 @@ class Steps:
         return ev.Reserved(attempt, answer.reservation_id, slot_from_proto(answer.slot))
 
     async def _warm(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
-        target = entry.move.target
-        request = engine_pb2.WarmWorldRequest(world=world_to_proto(context.session.world))
+        target, world = entry.move.target, world_to_proto(context.session.world)
+        known = (target.engine_id, target.engine_incarnation, world.preset)
+        if known in self._warmed:
+            return ev.Warmed(attempt)  # an engine's process warms a preset once
+        request = engine_pb2.WarmWorldRequest(world=world)
         await self._idempotent(
             target,
             lambda: call(
@@ -175,10 +209,45 @@ class Steps:
                 timeout_s=self._deadlines.warm_s,
             ),
         )
+        others = {one for one in self._warmed if one[0] != target.engine_id or one[:2] == known[:2]}
+        self._warmed = others | {known}
         return ev.Warmed(attempt)
+
+    async def _arm(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
+        """Have both movers ready before the world stands still."""
+        move, session = entry.move, context.session
+        if session.slot is None:
+            raise InvariantBroken(f"session {move.session_id} has no slot to push")
+        ticket = _ticket(context)
+        order = mover_pb2.PushOrder(
+            ticket=ticket,
+            session_id=move.session_id,
+            epoch=move.source_epoch,
+            layout=manifest_pb2.Layout.FromString(session.layout),
+            source_slot=slot_to_proto(session.slot),
+            # A reservation bears its ticket's id: this one may still be on its way.
+            reservation_id=move.ticket_id,
+            target_mover_address=self._peers.mover_address(move.target.node_id),
+        )
+        began_s = asyncio.get_running_loop().time()
+        whole_s = self._deadlines.of_push_call(move.wait_s)
+        context.push = PushCall(self._peers.mover(move.source.node_id), order, whole_s)
+        try:
+            async with _within(self._deadlines.of_arming(move.wait_s), "arming the push"):
+                await context.push.arm()
+        except BaseException as error:
+            # Also where a client gives up a move that waits: the movers forget it at once.
+            await context.drop_push()
+            if isinstance(error, CapacityExhausted) and error.reason == _TOO_LATE.name:
+                waited_s = asyncio.get_running_loop().time() - began_s
+                return ev.Refused(attempt, Step.ARM, _withdrawn(move, error, waited_s * 1e3))
+            raise
+        return ev.Armed(attempt)
 
     async def _freeze(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
         move = entry.move
+        if context.push is not None:
+            await context.push.check()  # it may have waited for a slow target for too long
         request = engine_pb2.FreezeRequest(
             session_id=move.session_id, epoch=move.source_epoch, move_id=move.move_id
         )
@@ -189,30 +258,30 @@ class Steps:
                 request,
                 timeout_s=self._deadlines.freeze_s,
             ),
+            FREEZE_ATTEMPTS,
         )
         manifest = manifest_from_proto(answer.manifest)
-        failure = check_frozen(manifest, context.session, move)
+        slot = slot_from_proto(answer.slot)
+        failure = check_frozen(manifest, slot, context.session, move)
         if failure is not None:
             return ev.Failed(attempt, Step.FREEZE, failure)
         context.manifest = replace(manifest, digests=None)
         context.total_bytes = manifest.layout.extent_bytes
-        return ev.Frozen(attempt, slot_from_proto(answer.slot), manifest.block_index)
+        return ev.Frozen(attempt, slot, manifest.block_index)
 
     async def _push(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
         move, manifest = entry.move, _manifest(context)
-        if move.source_slot is None:
-            raise InvariantBroken(f"move {move.move_id} pushes without a source slot")
-        slot = slot_to_proto(move.source_slot)
-        request = mover_pb2.PushRequest(
-            ticket=_ticket(context),
-            manifest=manifest_to_proto(manifest),
-            source_slot=slot,
-            reservation_id=move.reservation_id,
-            target_mover_address=self._peers.mover_address(move.target.node_id),
-            verification=move_pb2.VERIFICATION_PIPELINED,
-        )
-        outcome = await self._stream_push(move.source.node_id, request, context)
+        if context.push is None:
+            raise InvariantBroken(f"move {move.move_id} pushes what was never armed")
         layout = manifest.layout
+        limit_s = self._deadlines.of_push(parse_claims(_ticket(context).claims).lease_ms)
+        try:
+            async with _within(limit_s, "the push"):
+                await context.push.go(manifest.block_index, layout)
+                outcome = await context.push.outcome(context.note_progress)
+        finally:
+            # A push that nobody waits for must not go on: the movers abort on this.
+            await context.drop_push()
         source = digests_from_proto(outcome.digests, layout)
         receipt = receipt_from_proto(outcome.receipt, layout)
         failure = check_receipt(receipt, move, manifest, source)
@@ -223,31 +292,12 @@ class Steps:
             attempt, source.whole, receipt.digests.whole, figures_from_proto(outcome.push_stats)
         )
 
-    async def _stream_push(
-        self, node_id: str, request: mover_pb2.PushRequest, context: MoveContext
-    ) -> mover_pb2.PushOutcome:
-        outcome: mover_pb2.PushOutcome | None = None
-        lease_ms = parse_claims(request.ticket.claims).lease_ms
-        limit_s = self._deadlines.of_push(lease_ms)
-        stream = self._peers.mover(node_id).Push(request, timeout=limit_s)
-        try:
-            async with mapped_errors():
-                async for response in stream:
-                    if response.WhichOneof("event") == "outcome":
-                        outcome = response.outcome
-                    else:
-                        await context.note_progress(response.progress.sent_bytes)
-        finally:
-            # A push that nobody waits for must not go on: the movers abort on this.
-            stream.cancel()
-        if outcome is None:
-            raise InvariantBroken("the source mover ended a push without an outcome")
-        return outcome
-
     async def _verify(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
         move, manifest = entry.move, _manifest(context)
         request = mover_pb2.VerifyRequest(
-            reservation_id=move.reservation_id, manifest=manifest_to_proto(manifest)
+            reservation_id=move.reservation_id,
+            manifest=manifest_to_proto(manifest),
+            promote=move.goal is Goal.COMMIT,
         )
         answer: mover_pb2.VerifyResponse = await self._idempotent(
             move.target,
@@ -292,18 +342,6 @@ class Steps:
         )
         return ev.Attached(attempt)
 
-    async def _promote(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
-        move = entry.move
-        if move.target_slot is None:
-            raise InvariantBroken(f"move {move.move_id} promotes without a target slot")
-        slot = slot_to_proto(move.target_slot)
-        await call(
-            self._peers.mover(move.target.node_id).Promote,
-            mover_pb2.PromoteRequest(reservation_id=move.reservation_id, slot=slot),
-            timeout_s=self._deadlines.quick_s,
-        )
-        return ev.Promoted(attempt)
-
     async def _record_commit(
         self, entry: MoveEntry, context: MoveContext, attempt: int
     ) -> ev.Completion:
@@ -331,6 +369,38 @@ class Steps:
                     return move_table.Committed(move.source_epoch + 1)
                 return move_table.CommitRefused(f"the directory could not record it: {cause}")
             await asyncio.sleep(0.5)
+
+
+def _terms(claims: TicketClaims) -> Ticket:
+    return Ticket(
+        ticket_id=claims.ticket_id,
+        valid_for_ms=claims.valid_for_ms,
+        lease_ms=claims.lease_ms,
+        horizon_ms=claims.horizon_ms,
+        move_ms=claims.move_ms,
+        wire_ms=claims.wire_ms,
+    )
+
+
+def _withdrawn(move: Move, error: CapacityExhausted, waited_ms: float) -> Verdict:
+    """The verdict on a move that could not be in time any more while it waited for its wire."""
+    numbers = {"waited_ms": waited_ms}
+    if move.ticket is not None:
+        ticket = move.ticket
+        numbers |= {
+            "horizon_ms": ticket.horizon_ms,
+            "move_ms": ticket.move_ms,
+            "wire_ms": ticket.wire_ms,
+            "wait_max_ms": ticket.wait_ms,
+        }
+    return Verdict.reject(_TOO_LATE, error.message, numbers, error.retry_after_ms or RETRY_AFTER_MS)
+
+
+def _target(context: MoveContext, party: Party) -> Target:
+    for one in context.targets:
+        if one.party == party:
+            return one
+    raise InvariantBroken(f"{party.engine_id} on {party.node_id} is no target of this move")
 
 
 def _ticket(context: MoveContext) -> move_pb2.SignedTicket:

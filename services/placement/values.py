@@ -88,8 +88,35 @@ class PushFigures:
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """Bytes per second on the wire; 0 where nothing was timed."""
-        return self.wire_bytes / (self.wire_ms / 1e3) if self.wire_ms > 0 else 0.0
+        """Verified bytes per second, as admission reckons: the wait for the last digest included.
+
+        0 where nothing was timed.
+        """
+        total_ms = self.wire_ms + self.verify_tail_ms
+        return self.wire_bytes / (total_ms / 1e3) if total_ms > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What placement goes by of admission's ticket; meanings as in `worldline.ticket`."""
+
+    ticket_id: str
+    valid_for_ms: int
+    lease_ms: int
+    #: 0: no deadline, and then nothing says how long the move may wait for its wire.
+    horizon_ms: float = 0.0
+    move_ms: float = 0.0
+    wire_ms: float = 0.0
+
+    @property
+    def wait_ms(self) -> float:
+        """How long the move may wait for its wire at most."""
+        return max(0.0, self.horizon_ms - self.move_ms)
+
+    @property
+    def lasts_ms(self) -> float:
+        """How long after its issue anything may happen under it: the lease begins twice."""
+        return self.valid_for_ms + self.horizon_ms + 2 * self.lease_ms
 
 
 @dataclass(frozen=True, slots=True)

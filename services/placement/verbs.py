@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from services.placement import events as ev
 from services.placement import move_table
+from services.placement.beginning import busy
 from services.placement.move_task import MoveTask
 from services.placement.peers import Deadlines, Peers
 from services.placement.phases import Goal, MovePhase, Step
@@ -29,7 +30,8 @@ from worldline.state.manifest import Manifest
 from worldline.v1 import engine_pb2
 from worldline.verdict import Verdict
 
-#: Above the sum of a move's phase limits: only a bug in them lets this run out.
+#: Above the sum of a move's phase limits, without what its ticket lets it wait for its wire: only a
+#: bug in them lets this run out.
 _WAIT_S = 900.0
 
 CLIENT_ROLLBACK = Failure(
@@ -73,11 +75,7 @@ class Verbs:
         """
         session = await self._runtime.session(session_id)
         if session.state not in (SessionState.LIVE, SessionState.MOVING):
-            raise Conflict(
-                f"session {session_id} is {session.state.value}",
-                reason=f"SESSION_{session.state.name}",
-                field="session_id",
-            )
+            raise busy(session_id, session.state.value)
         answer: engine_pb2.RegisterWorldResponse = await call(
             self._peers.engine(session.owner).RegisterWorld,
             engine_pb2.RegisterWorldRequest(session_id=session_id),
@@ -86,16 +84,23 @@ class Verbs:
         return manifest_from_proto(answer.manifest)
 
     async def admit(
-        self, session_id: str, target_node_id: str, idempotency_key: str, client_id: str
+        self,
+        session_id: str,
+        target_node_id: str,
+        idempotency_key: str,
+        client_id: str,
+        saves_ms: float = 0.0,
     ) -> tuple[Verdict, str]:
         """Begin a move and wait for its verdict; a reject is an answer.
+
+        `saves_ms`: as `Runtime.begin_move`.
 
         Raises:
             NotFound, InvalidInput, Conflict: as `Runtime.begin_move`.
             WorldlineError: admission could not be asked.
         """
         begun = await self._runtime.begin_move(
-            session_id, target_node_id, idempotency_key, Goal.ADMIT, client_id
+            session_id, target_node_id, idempotency_key, Goal.ADMIT, client_id, saves_ms
         )
         move_id = begun.move.move_id
         entry = await self._after(move_id, lambda task: _verdict_known(task.entry))
@@ -228,7 +233,7 @@ class Verbs:
             if task.context.sent_bytes != sent_bytes:
                 sent_bytes = task.context.sent_bytes
                 yield Progress(task.phases[-1], sent_bytes, task.context.total_bytes)
-            if done(task) or (task.ended and seen == len(task.phases)):
+            if (done(task) or task.ended) and seen == len(task.phases):
                 return
             await self._until(
                 task,
@@ -252,7 +257,7 @@ class Verbs:
 
     async def _until(self, task: MoveTask, condition: Callable[[MoveTask], bool]) -> None:
         try:
-            await task.until(condition, _WAIT_S)
+            await task.until(condition, _WAIT_S + task.entry.move.wait_s)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"move {task.entry.move.move_id} is still {task.entry.move.phase.name}; ask GetMove"

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import time
 
+from services.placement.device import DeviceRecord
 from services.placement.fleet import Fleet, Profile
 from services.placement.orphans import SlotUse
+from services.placement.parked import ParkedUse
 from services.placement.receipt import Receipt
 from services.placement.records import (
     EngineRecord,
     MoveEntry,
     NodeRecord,
     SessionRecord,
+    SessionState,
     WorldKind,
 )
 from services.placement.values import FailedWorld, Failure, PushFigures, SlotName
 from worldline.contract import contract_to_proto
 from worldline.errors import InvalidInput, VersionSkew
 from worldline.fields import identifier, non_negative, whole
+from worldline.park import park_id
 from worldline.rpc.channel import PROTOCOL_VERSION
 from worldline.state.codec import digests_from_proto, fingerprint_from_proto, fingerprint_to_proto
 from worldline.state.layout import Layout
-from worldline.v1 import engine_pb2, move_pb2, placement_pb2
+from worldline.v1 import engine_pb2, move_pb2, park_pb2, placement_pb2
 from worldline.verdict import verdict_to_proto
 
 
@@ -78,9 +82,35 @@ def node_from_proto(message: placement_pb2.RegisterNodeRequest) -> NodeRecord:
     return NodeRecord(
         node_id=message.node_id,
         mover_address=message.mover_address,
+        incarnation=message.incarnation,
+        host_id=message.host_id,
+        devices=tuple(_device_from_proto(one) for one in message.devices),
+    )
+
+
+def _device_from_proto(message: placement_pb2.Device) -> DeviceRecord:
+    return DeviceRecord(
+        name=message.name,
         slots_total=message.slots_total,
         slot_bytes=message.slot_bytes,
-        incarnation=message.incarnation,
+        uuid=message.uuid,
+        numa_node=message.numa_node if message.HasField("numa_node") else None,
+        nvlink_peers=tuple(message.nvlink_peers),
+        digest_rate_bytes_per_s=message.digest_rate_bytes_per_s,
+    )
+
+
+def device_to_proto(device: DeviceRecord, *, slots_free: int) -> placement_pb2.Device:
+    """The device as clients see it."""
+    return placement_pb2.Device(
+        name=device.name,
+        uuid=device.uuid,
+        slots_total=device.slots_total,
+        slots_free=slots_free,
+        slot_bytes=device.slot_bytes,
+        numa_node=device.numa_node,
+        nvlink_peers=device.nvlink_peers,
+        digest_rate_bytes_per_s=device.digest_rate_bytes_per_s,
     )
 
 
@@ -98,6 +128,8 @@ def engine_from_proto(message: placement_pb2.RegisterEngineRequest) -> EngineRec
         device=message.device,
         fingerprint=fingerprint_from_proto(message.fingerprint),
         incarnation=message.incarnation,
+        device_uuid=message.device_uuid,
+        numa_node=message.numa_node if message.HasField("numa_node") else None,
     )
 
 
@@ -112,7 +144,17 @@ def use_from_proto(message: placement_pb2.RenewNodeRequest.SlotUse) -> SlotUse:
         live=message.role == move_pb2.SLOT_ROLE_LIVE,
         session_id=message.session_id,
         age_ms=message.age_ms,
+        device=message.device,
     )
+
+
+def parked_use_from_proto(message: park_pb2.ParkedCopy) -> ParkedUse:
+    """Parse a reported copy.
+
+    Raises:
+        InvalidInput: its name is malformed.
+    """
+    return ParkedUse(park_id(message.park_id, "parked.park_id"), message.age_ms)
 
 
 def failed_from_proto(message: placement_pb2.RenewEngineRequest.FailedWorld) -> FailedWorld:
@@ -241,7 +283,9 @@ def move_to_proto(entry: MoveEntry) -> move_pb2.MoveRecord:
 
 def session_to_proto(session: SessionRecord, fleet: Fleet) -> placement_pb2.Session:
     """The session as clients see it, with the address to dial now."""
-    engine = fleet.engines.get(session.owner)
+    suspended = session.state is SessionState.SUSPENDED
+    engine = None if suspended else fleet.engines.get(session.owner)
+    parked = session.parked
     return placement_pb2.Session(
         session_id=session.session_id,
         epoch=session.epoch,
@@ -253,6 +297,7 @@ def session_to_proto(session: SessionRecord, fleet: Fleet) -> placement_pb2.Sess
         state=session.state.value,
         slot=None if session.slot is None else slot_to_proto(session.slot),
         state_bytes=session.extent_bytes,
+        parked=park_pb2.ParkKind.Name(0 if parked is None else parked.kind),
     )
 
 
@@ -266,6 +311,8 @@ def engine_to_proto(engine: EngineRecord, *, alive: bool, sessions: int) -> plac
         fingerprint=fingerprint_to_proto(engine.fingerprint),
         alive=alive,
         sessions=sessions,
+        device_uuid=engine.device_uuid,
+        numa_node=engine.numa_node,
     )
 
 

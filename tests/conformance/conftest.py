@@ -1,4 +1,4 @@
-"""Both transports under one suite: a pair of peers in this process, and a killable one outside."""
+"""All transports under one suite: a pair of peers in this process, and a killable one outside."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from contextlib import AsyncExitStack
 import pytest
 
 from services.mover.transport.base import Transport
+from services.mover.transport.lanes import Lane
 from services.mover.transport.memory import MemoryTransport
 from services.mover.transport.ucx import UcxTransport
+from tests.conformance.staged import StagedTransport
 
-#: UCX twice: over the lane it picks on one host, and over the one it picks between hosts without
-#: RDMA.
+#: UCX over every lane that a mover may be set to. And two with every byte staged in between.
 FACTORIES: dict[str, Callable[[], Transport]] = {
     "memory": MemoryTransport,
     "ucx": UcxTransport,
-    "ucx-tcp": lambda: UcxTransport({"TLS": "tcp"}),
+    "ucx-posix": lambda: UcxTransport(lane=Lane.POSIX),
+    "ucx-cma": lambda: UcxTransport(lane=Lane.CMA),
+    "ucx-tcp": lambda: UcxTransport(lane=Lane.TCP),
+    "memory-staged": lambda: StagedTransport(MemoryTransport()),
+    "ucx-staged": lambda: StagedTransport(UcxTransport()),
 }
 
 

@@ -1,4 +1,7 @@
-"""A peer that dies in mid-transfer is noticed in seconds; its successor is somebody else."""
+"""A peer that dies in mid-transfer is noticed in seconds, whatever lane there is between us.
+
+Its successor is somebody else, and its memory is let go.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from services.mover.memory.host import HostMemory
 from services.mover.transport.base import Endpoint, Request, Transport
+from services.mover.transport.lanes import Lane
 from services.mover.transport.memory import MemoryTransport
 from services.mover.transport.ucx import UcxTransport
 from worldline.errors import TransferFailed
@@ -40,11 +46,12 @@ class _Process(_Outside):
 
     @classmethod
     @asynccontextmanager
-    async def start(cls, role: str) -> AsyncIterator[_Process]:
+    async def start(cls, role: str, lane: str) -> AsyncIterator[_Process]:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             str(Path(__file__).with_name("peer.py")),
             role,
+            lane,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -81,7 +88,7 @@ class _Object(_Outside):
 
     @classmethod
     @asynccontextmanager
-    async def start(cls, role: str) -> AsyncIterator[_Object]:
+    async def start(cls, role: str, lane: str) -> AsyncIterator[_Object]:
         transport = MemoryTransport()
         await transport.start()
         peer = cls(transport.address)
@@ -99,22 +106,47 @@ class _Object(_Outside):
         self.transport.die()
 
 
-KINDS = {"memory": (MemoryTransport, _Object), "ucx": (UcxTransport, _Process)}
+@dataclass(frozen=True)
+class Kind:
+    """A transport, over one lane, and how a killable peer of it is made."""
+
+    outside: type[_Process] | type[_Object]
+    lane: Lane = Lane.AUTO
+
+    def transport(self) -> Transport:
+        return MemoryTransport() if self.outside is _Object else UcxTransport(lane=self.lane)
+
+    def peer(self, role: str) -> AbstractAsyncContextManager[_Outside]:
+        return self.outside.start(role, self.lane.value)
+
+
+KINDS = {"memory": Kind(_Object), **{f"ucx-{lane.value}": Kind(_Process, lane) for lane in Lane}}
+
+
+@asynccontextmanager
+async def slot(transport: Transport) -> AsyncIterator[HostMemory]:
+    """Registered memory of eight messages, which a neighbour may map."""
+    memory = HostMemory("slot", 8 * SIZE)
+    memory.prepare(8 * SIZE, zero=False)
+    await transport.register(memory.whole, memory.descriptor)
+    try:
+        yield memory
+    finally:
+        await transport.unregister(memory.whole)
+        memory.close()
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("own_role", ["sender", "receiver"])
 async def test_death_in_mid_transfer_is_noticed(kind: str, own_role: str) -> None:
-    factory, outside = KINDS[kind]
-    own: Transport = factory()
+    own = KINDS[kind].transport()
     await own.start()
     other_role = "receiver" if own_role == "sender" else "sender"
     try:
-        async with outside.start(other_role) as peer:
+        async with KINDS[kind].peer(other_role) as peer, slot(own) as memory:
             endpoint: Endpoint = await own.connect(peer.address)
-            buffers = [bytearray(SIZE) for _ in range(8)]
             post = endpoint.send if own_role == "sender" else endpoint.receive
-            requests = [post(memoryview(b), TAG + i) for i, b in enumerate(buffers)]
+            requests = [post(memory.part(i * SIZE, SIZE), TAG + i) for i in range(8)]
             await peer.post(other_role, own.address)
             async with asyncio.timeout(10):
                 await requests[0].wait()
@@ -132,6 +164,7 @@ async def test_death_in_mid_transfer_is_noticed(kind: str, own_role: str) -> Non
                 await endpoint.abort()
         census = own.census()
         assert census["endpoints"] == census["requests_outstanding"] == 0
+        assert census.get("neighbours", 0) == 0
     finally:
         async with asyncio.timeout(20):
             await own.stop()
@@ -140,33 +173,34 @@ async def test_death_in_mid_transfer_is_noticed(kind: str, own_role: str) -> Non
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_parked_endpoint_of_a_dead_peer_is_dropped(kind: str) -> None:
     """A peer restarted under its old name has another address; the old one is never used again."""
-    factory, outside = KINDS[kind]
-    own: Transport = factory()
+    own = KINDS[kind].transport()
     await own.start()
     try:
-        async with outside.start("receiver") as peer:
+        async with KINDS[kind].peer("sender") as peer, slot(own) as memory:
             endpoint = await own.connect(peer.address)
-            sends = [endpoint.send(memoryview(bytearray(SIZE)), TAG + i) for i in range(2)]
-            await peer.post("receiver", own.address)
-            for send in sends:
-                await asyncio.wait_for(send.wait(), 10)
+            await _receive_two(endpoint, peer, own, memory)
             await own.park(endpoint)
             assert own.census()["endpoints_parked"] == 1
             await peer.kill()
-            async with outside.start("receiver") as successor:
+            async with KINDS[kind].peer("sender") as successor:
                 assert successor.address != peer.address
                 fresh = await own.connect(successor.address)
                 assert fresh is not endpoint
-                sends = [fresh.send(memoryview(bytearray(SIZE)), TAG + i) for i in range(2)]
-                await successor.post("receiver", own.address)
-                for send in sends:
-                    await asyncio.wait_for(send.wait(), 10)
+                await _receive_two(fresh, successor, own, memory)
                 await fresh.abort()
-                async with asyncio.timeout(NOTICED_S):
-                    while True:
-                        if not endpoint.alive:
-                            break
-                        await asyncio.sleep(0.01)
+                deadline_s = time.monotonic() + NOTICED_S
+                while endpoint.alive or own.census().get("neighbours", 0):
+                    assert time.monotonic() < deadline_s
+                    await asyncio.sleep(0.01)
     finally:
         async with asyncio.timeout(20):
             await own.stop()
+
+
+async def _receive_two(
+    endpoint: Endpoint, peer: _Outside, own: Transport, memory: HostMemory
+) -> None:
+    receives = [endpoint.receive(memory.part(i * SIZE, SIZE), TAG + i) for i in range(2)]
+    await peer.post("sender", own.address)
+    for receive in receives:
+        await asyncio.wait_for(receive.wait(), 10)

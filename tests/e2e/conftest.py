@@ -19,6 +19,8 @@ from worldline.sdk.session import Session
 
 ROOT = Path(__file__).parents[2]
 SEED = 7
+#: On each node of the cluster.
+SLOTS = 3
 #: Long enough for two busy cores; the arithmetic of admission has tests of its own.
 PATIENT = Contract(service_class=ServiceClass.C1_INTERACTIVE, horizon_ms=20_000)
 
@@ -48,7 +50,7 @@ class Fault:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def cluster() -> AsyncIterator[LocalCluster]:
     """Two nodes, shared by a module's tests, which leave it as they found it."""
-    async with bounded(120), LocalCluster(ClusterOptions(slots=3, slot_bytes=16 << 20)) as running:
+    async with bounded(120), LocalCluster(ClusterOptions(slots=SLOTS, slot_bytes=16 << 20)) as running:
         yield running
 
 
@@ -71,7 +73,7 @@ async def faulty_cluster(fault: Fault) -> AsyncIterator[LocalCluster]:
         mover_variables={"chunk_bytes": str(1 << 20)},
         env={"WORLDLINE_TEST_FAULT_DIR": str(fault.directory), "PYTHONPATH": str(ROOT)},
     )
-    options = ClusterOptions(slots=3, slot_bytes=16 << 20, node_options={"node-1": node})
+    options = ClusterOptions(slots=SLOTS, slot_bytes=16 << 20, node_options={"node-1": node})
     async with LocalCluster(options) as running:
         yield running
 

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from services.mover.main import main as mover_main
-from services.mover.transport.base import Endpoint, Request
+from services.mover.transport.base import Buffer, Endpoint, Reader, Request
 from services.mover.transport.ucx import UcxTransport
 from worldline.errors import TransferFailed
 
@@ -36,24 +36,28 @@ class FaultyEndpoint(Endpoint):
     def alive(self) -> bool:
         return self.inner.alive
 
-    def send(self, view: memoryview, tag: int) -> Request:
+    def send(self, buffer: Buffer, tag: int, reader: Reader | None = None) -> Request:
         self._sends += 1
         arm = self._directory / "arm"
         kind, nth = arm.read_text().split() if arm.exists() else ("", "0")
         if self._sends != int(nth):
-            return self.inner.send(view, tag)
+            return self.inner.send(buffer, tag, reader)
         arm.unlink()
         if kind == "flip":
-            copy = bytearray(view)
+            assert isinstance(buffer, memoryview)
+            copy = bytearray(buffer)
             copy[FLIPPED_BYTE] ^= FLIPPED_MASK
-            return self.inner.send(memoryview(copy), tag)
-        held = Request("send", tag, view.nbytes)
+            flipped = self.inner.send(memoryview(copy), tag)
+            if reader is not None:
+                reader(0, buffer.nbytes)
+            return flipped
+        held = Request("send", tag, buffer.nbytes)
         self._held.append(held)
         (self._directory / "held").touch()
         return held
 
-    def receive(self, view: memoryview, tag: int) -> Request:
-        return self.inner.receive(view, tag)
+    def receive(self, buffer: Buffer, tag: int, reader: Reader | None = None) -> Request:
+        return self.inner.receive(buffer, tag, reader)
 
     def lanes(self) -> tuple[str, ...]:
         return self.inner.lanes()
@@ -80,4 +84,4 @@ class FaultyTransport(UcxTransport):
 
 def main() -> None:
     """The mover's own main, on the faulty wire."""
-    mover_main(transport_factory=FaultyTransport)
+    mover_main(lambda devices: FaultyTransport(cuda_devices=devices))

@@ -23,6 +23,7 @@ from worldline.errors import (
     WorldlineError,
 )
 from worldline.rpc.channel import MESSAGE_BYTES_MAX, call, mapped_errors, open_channel
+from worldline.rpc.push import PushCall
 from worldline.sdk import Client, Rejected
 from worldline.sdk.move_record import MovePhase
 from worldline.state.codec import layout_to_proto, manifest_to_proto
@@ -223,7 +224,7 @@ async def permission(cluster: LocalCluster, stage: Stage) -> AsyncIterator[Permi
             epoch=manifest.epoch,
             contract=contract_to_proto(PATIENT),
             source_node_id="node-1",
-            target_node_id="node-2",
+            targets=[admission_pb2.MoveTarget(node_id="node-2", slots_free=1)],
             extent_bytes=manifest.layout.extent_bytes,
             topology_hash=manifest.layout.topology_hash,
             purpose=move_pb2.MOVE_PURPOSE_SESSION,
@@ -287,11 +288,14 @@ async def test_a_landing_in_another_protocol_version(
         protocol_version=999,
         ticket=permission.ticket,
         reservation_id=reserved.reservation_id,
-        manifest=permission.manifest,
+        session_id=permission.manifest.session_id,
+        epoch=permission.manifest.epoch,
+        layout=permission.manifest.layout,
         verification=move_pb2.VERIFICATION_PIPELINED,
         chunk_bytes=1 << 20,
         window_chunks=2,
         worker_address=b"nowhere",
+        device="cpu",
     )
     async with bounded(), open_channel(cluster.services["mover-node-2"].address) as channel:
         stream = mover_pb2_grpc.MoverServiceStub(channel).Land(timeout=20)
@@ -351,17 +355,21 @@ async def _push(
     cluster: LocalCluster, permission: Permission, reserved: mover_pb2.ReserveResponse
 ) -> None:
     async with open_channel(cluster.services["mover-node-1"].address) as channel:
-        request = mover_pb2.PushRequest(
+        order = mover_pb2.PushOrder(
             ticket=permission.ticket,
-            manifest=permission.manifest,
+            session_id=permission.manifest.session_id,
+            epoch=permission.manifest.epoch,
+            layout=permission.manifest.layout,
             source_slot=move_pb2.SlotRef(node_id="node-1", slot_index=0, generation=1),
             reservation_id=reserved.reservation_id,
             target_mover_address=cluster.services["mover-node-2"].address,
             verification=move_pb2.VERIFICATION_PIPELINED,
         )
-        async with mapped_errors():
-            async for _ in mover_pb2_grpc.MoverServiceStub(channel).Push(request, timeout=20):
-                pass
+        push = PushCall(mover_pb2_grpc.MoverServiceStub(channel), order, 20)
+        try:
+            await push.arm()
+        finally:
+            await push.close()
 
 
 async def _release(

@@ -15,7 +15,7 @@ from services.placement import events as ev
 from services.placement.limits import Limits
 from services.placement.move import Move, Transition, expired, step
 from services.placement.phases import Goal, Outcome, Step
-from services.placement.values import Failure, Party, PushFigures, SlotName
+from services.placement.values import Failure, Party, PushFigures, SlotName, Ticket
 from worldline.verdict import RejectReason, Verdict
 
 FOLDER = Path(__file__).parent / "moves"
@@ -35,6 +35,12 @@ def new_move(goal: Goal) -> Move:
     )
 
 
+def party(rest: list[str]) -> Party:
+    """Of the node that is named, the second where none is."""
+    number = rest[-1][1:] if rest else "2"
+    return Party(f"e{number}", f"i{number}", f"n{number}", f"j{number}")
+
+
 def parse(words: list[str]) -> ev.Event:
     """An event from its words; `#2` picks the attempt."""
     attempt = int(words[-1][1:]) if words[-1].startswith("#") else 1
@@ -45,10 +51,17 @@ def parse(words: list[str]) -> ev.Event:
     simple: dict[str, ev.Event] = {
         "begin": ev.Begin(),
         "rollback": ev.RollbackAsked(Failure("Conflict", "CLIENT_ROLLBACK", "given up")),
-        "admitted": ev.Admitted(attempt, "t", Verdict.admit("yes")),
+        "admitted": ev.Admitted(
+            attempt,
+            Ticket("t", valid_for_ms=1_000, lease_ms=500, horizon_ms=8_000.0, move_ms=3_000.0),
+            Verdict.admit("yes"),
+            party(rest),
+            tier_dropped=False,
+        ),
         "probed": ev.Probed(attempt),
         "reserved": ev.Reserved(attempt, "r", SlotName("n2", 0, 1)),
         "warmed": ev.Warmed(attempt),
+        "armed": ev.Armed(attempt),
         "frozen": ev.Frozen(attempt, SlotName("n1", 0, 1), 7),
         "pushed": ev.Pushed(attempt, 1, 1, FIGURES),
         "equal": ev.VerifiedEqual(attempt, 1),
@@ -56,7 +69,6 @@ def parse(words: list[str]) -> ev.Event:
             attempt, Failure("IntegrityError", "DIGEST_MISMATCH", "differs", "kv[0].k", 5)
         ),
         "attached": ev.Attached(attempt),
-        "promoted": ev.Promoted(attempt),
         "recorded": ev.CommitRecorded(attempt),
         "lost": ev.CommitLost(attempt, Failure("Fenced", "COMMIT_LOST", "another was first")),
     }
@@ -65,7 +77,8 @@ def parse(words: list[str]) -> ev.Event:
     if name == "asked":
         return ev.Asked(Goal[rest[0]])
     if name == "refused":
-        return ev.Refused(attempt, Step[rest[0]], Verdict.reject(RejectReason[rest[1]], "no"))
+        verdict = Verdict.reject(RejectReason[rest[1]], "no")
+        return ev.Refused(attempt, Step[rest[0]], verdict, party(rest[2:]) if rest[2:] else None)
     if name == "failed":
         return ev.Failed(attempt, Step[rest[0]], failure)
     if name == "settled":

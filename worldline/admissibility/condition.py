@@ -7,7 +7,7 @@ that generation keeps dirtying); either can hold without the other. A frozen sou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from worldline.admissibility.bounds import (
     check_dirty_rate,
@@ -39,6 +39,14 @@ class Transfer:
     def required_rate_bytes_per_s(self) -> float:
         """S/H + D, the least bandwidth that passes the second clause."""
         return self.state_bytes / (self.horizon_ms / 1e3) + self.dirty_rate_bytes_per_s
+
+    @property
+    def frozen(self) -> Transfer:
+        """The same from a source that stands still, D = 0: the block-boundary stop-and-copy.
+
+        Its horizon bounds the stall; that of a live transfer bounds the age of the state.
+        """
+        return replace(self, dirty_rate_bytes_per_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,11 @@ class Condition:
     def outruns_dirtying(self) -> bool:
         """B >= S/H + D."""
         return self.path.rate_bytes_per_s >= self.transfer.required_rate_bytes_per_s
+
+    @property
+    def frozen(self) -> Condition:
+        """The same path with the source frozen, where generation dirties nothing."""
+        return replace(self, transfer=self.transfer.frozen)
 
     @property
     def admissible(self) -> bool:

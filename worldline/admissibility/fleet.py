@@ -1,9 +1,11 @@
-"""Fleet: how many moves one channel carries within a horizon, as a fluid.
+"""Fleet: how many moves one channel carries within a horizon, as a fluid and one after another.
 
-Paper, section 4.1, equation 3 and its footnote.
+Paper, section 4.1, equation 3 and its footnote; the contention law of section 6.3.
 """
 
 from __future__ import annotations
+
+import math
 
 from worldline.admissibility.bounds import (
     check_dirty_rate,
@@ -12,6 +14,7 @@ from worldline.admissibility.bounds import (
     check_setup_ms,
     check_state_bytes,
 )
+from worldline.fields import whole
 
 
 def horizon_bytes(state_bytes: int, dirty_rate_bytes_per_s: float, horizon_ms: float) -> float:
@@ -52,3 +55,33 @@ def moves_max_at_wall(wall_ms: float, horizon_ms: float) -> float:
     check_duration_ms(wall_ms, "wall_ms")
     check_duration_ms(horizon_ms, "horizon_ms")
     return horizon_ms / wall_ms
+
+
+def contended_wall_ms(moves: int, solo_ms: float, added_ms: float) -> float:
+    """T(N) = T(1) + added*(N - 1): the wall of N moves that one receiver serves in turn.
+
+    The contention law of section 6.3. `added_ms` is what each further move adds, the share of its
+    wall that it alone holds the receiver for.
+
+    Raises:
+        InvalidInput: a value out of range; `field` is its name.
+    """
+    whole(moves, "moves", at_least=1)
+    check_duration_ms(solo_ms, "solo_ms")
+    check_duration_ms(added_ms, "added_ms")
+    return solo_ms + added_ms * (moves - 1)
+
+
+def contended_moves_max(horizon_ms: float, solo_ms: float, added_ms: float) -> int:
+    """The largest N with T(N) < H by the contention law; 0 where even one move is too slow.
+
+    The comparison is strict, as in the first clause of condition (1).
+
+    Raises:
+        InvalidInput: a value out of range; `field` is its name.
+    """
+    check_duration_ms(horizon_ms, "horizon_ms")
+    check_duration_ms(solo_ms, "solo_ms")
+    check_duration_ms(added_ms, "added_ms")
+    # N - 1 < (H - T(1))/added, so that a quotient without remainder does not count.
+    return max(0, math.ceil((horizon_ms - solo_ms) / added_ms))

@@ -2,8 +2,15 @@
 
 A transfer of n bytes takes w + n*p milliseconds on the wire (w the wire's set-up, p the pace in
 milliseconds a byte), and a committed move takes a further o (freeze, attach, commit, activate)
-around it. Small transfers teach w, large ones p, committed moves o. Estimates are kept of
-durations and never of rates, because durations add up and rates do not; the rate is 1/p.
+around it. Estimates are kept of durations and never of rates, because durations add up and rates
+do not; the rate is 1/p.
+
+Each has a deviation of its own, because their spreads differ in kind: that of n*p grows with the
+transfer and those of w and o do not. A sample teaches the one that spreads most in a transfer of
+its size, and what is believed of the other is deducted: w where it is small, p where it is large,
+but w again where n*p is known better than w. So the noise of small transfers is not charged to
+large ones by the byte, and a congested large one is not charged to small ones. A committed move
+teaches o as well.
 
 Nothing here was advertised: without a completed transfer there is no estimate.
 """
@@ -18,7 +25,14 @@ from worldline.admissibility.bounds import (
     RATE_BYTES_PER_S_MIN,
 )
 from worldline.admissibility.condition import PathCost
-from worldline.admissibility.estimate import Estimate, charged_of, mean_of, updated
+from worldline.admissibility.estimate import (
+    NO_CHARGE,
+    Charge,
+    Estimate,
+    charged_of,
+    mean_of,
+    updated,
+)
 from worldline.fields import finite, non_negative, positive, whole
 
 #: Up to here a transfer is mostly set-up, whatever the path: 2 MiB take 0.2 ms at 10 GB/s.
@@ -66,10 +80,17 @@ class PathRate:
     overhead: Estimate | None
     samples: int
     updated_at_s: float
+    #: The fastest small transfer; 0 while there was none.
+    setup_least_ms: float = 0.0
 
     @classmethod
-    def first(cls, sample: TransferSample, now_s: float) -> PathRate:
+    def first(
+        cls, sample: TransferSample, now_s: float, usual_overhead: Estimate | None = None
+    ) -> PathRate:
         """From the first completed transfer.
+
+        `usual_overhead` is what moves take around their wires elsewhere, or took here before:
+        probes do not teach it, and without one it would be charged as nothing.
 
         Raises:
             InvalidInput: `now_s` is no number.
@@ -79,9 +100,10 @@ class PathRate:
             pace=Estimate.first(_pace_ms_per_byte(sample, 0.0)),
             pace_from_small=small,
             wire_setup=Estimate.first(sample.transfer_ms) if small else None,
-            overhead=_with_overhead(None, sample),
+            overhead=_with_overhead(usual_overhead, sample, 0.0),
             samples=1,
             updated_at_s=finite(now_s, "now_s"),
+            setup_least_ms=sample.transfer_ms if small else 0.0,
         )
 
     def updated(self, sample: TransferSample, now_s: float) -> PathRate:
@@ -90,16 +112,31 @@ class PathRate:
         Raises:
             InvalidInput: `now_s` is no number.
         """
-        small = sample.wire_bytes <= SMALL_BYTES_MAX
-        taught = self._with_small(sample) if small else self._with_large(sample)
+        taught = (
+            self._with_setup(sample) if self._teaches_setup(sample) else self._with_pace(sample)
+        )
+        least_ms = self.setup_least_ms
+        if sample.wire_bytes <= SMALL_BYTES_MAX:
+            least_ms = min(least_ms or sample.transfer_ms, sample.transfer_ms)
+        part_of_ms = self.mean_cost.t_migrate_ms(sample.wire_bytes)
         return replace(
             taught,
-            overhead=_with_overhead(self.overhead, sample),
+            overhead=_with_overhead(self.overhead, sample, part_of_ms),
             samples=self.samples + 1,
             updated_at_s=finite(now_s, "now_s"),
+            setup_least_ms=least_ms,
         )
 
-    def _with_small(self, sample: TransferSample) -> PathRate:
+    def _teaches_setup(self, sample: TransferSample) -> bool:
+        """Whether set-up spreads more than the pace over a transfer of that size."""
+        if sample.wire_bytes <= SMALL_BYTES_MAX:
+            return True
+        # While the last pace is doubted, any large transfer has something to say to that.
+        if self.pace_from_small or self.wire_setup is None or self.pace.outlier is not None:
+            return False
+        return self.wire_setup.spread > sample.wire_bytes * self.pace.spread
+
+    def _with_setup(self, sample: TransferSample) -> PathRate:
         if self.pace_from_small:
             pace_sample = _pace_ms_per_byte(sample, 0.0)
             return replace(
@@ -108,23 +145,75 @@ class PathRate:
                 wire_setup=updated(self.wire_setup, sample.transfer_ms),
             )
         setup_ms = max(0.0, sample.transfer_ms - sample.wire_bytes * self.pace.mean)
-        return replace(self, wire_setup=updated(self.wire_setup, setup_ms))
+        part_of_ms = self.expected_transfer_ms(sample.wire_bytes)
+        return replace(self, wire_setup=updated(self.wire_setup, setup_ms, part_of_ms))
 
-    def _with_large(self, sample: TransferSample) -> PathRate:
-        pace_sample = _pace_ms_per_byte(sample, mean_of(self.wire_setup))
+    def _with_pace(self, sample: TransferSample) -> PathRate:
+        pace_sample = _pace_ms_per_byte(sample, self._sure_setup_ms)
         if self.pace_from_small:
             return replace(self, pace=Estimate.first(pace_sample), pace_from_small=False)
         return replace(self, pace=self.pace.updated(pace_sample))
 
     @property
+    def _sure_setup_ms(self) -> float:
+        """What of a large transfer may be put down to set-up: what that took at least.
+
+        Deducting the mean would let one small transfer on a busy host make the wire look faster
+        than it ever was, and that is a promise broken; the charge for set-up has the rest.
+        """
+        return min(self.setup_least_ms, mean_of(self.wire_setup))
+
+    @property
     def charged_cost(self) -> PathCost:
-        """What promises are made on: every part at its mean plus four deviations."""
-        return _cost(self.pace.charged, charged_of(self.wire_setup) + charged_of(self.overhead))
+        """What promises are made on just after the last sample; later, `charged_cost_at`."""
+        return self._charged(0.0)
+
+    def charged_cost_at(self, age_ms: float, age_max_ms: float) -> PathCost:
+        """What promises are made on `age_ms` after the last sample.
+
+        Every part at its mean plus four deviations, which widen with age: at `age_max_ms` and
+        later as much is charged as after one sample.
+
+        Raises:
+            InvalidInput: a negative age, or no time in which to age.
+        """
+        non_negative(age_ms, "age_ms")
+        positive(age_max_ms, "age_max_ms")
+        return self._charged(1.0 if age_ms >= age_max_ms else age_ms / age_max_ms)
+
+    @property
+    def charge(self) -> PathCharge:
+        """What `charged_cost_at` charges, made once for many questions."""
+        return PathCharge(
+            self.pace.charge,
+            NO_CHARGE if self.wire_setup is None else self.wire_setup.charge,
+            NO_CHARGE if self.overhead is None else self.overhead.charge,
+        )
+
+    def _charged(self, staleness: float) -> PathCost:
+        return _cost(
+            self.pace.charged_at(staleness),
+            charged_of(self.wire_setup, staleness) + charged_of(self.overhead, staleness),
+        )
 
     @property
     def mean_cost(self) -> PathCost:
         """What a move is expected to cost."""
         return _cost(self.pace.mean, mean_of(self.wire_setup) + mean_of(self.overhead))
+
+    @property
+    def mean_rate_bytes_per_s(self) -> float:
+        """The rate of `mean_cost`."""
+        return _rate(self.pace.mean)
+
+    @property
+    def settled(self) -> bool:
+        """Whether further probes would hardly change what is charged for the wire.
+
+        Not so in the slow start, after a change, and while the last sample stands alone. What
+        only committed moves teach does not count.
+        """
+        return self.pace.settled and (self.wire_setup is None or self.wire_setup.outlier is None)
 
     @property
     def deviation_bytes_per_s(self) -> float:
@@ -136,10 +225,27 @@ class PathRate:
         return mean_of(self.wire_setup) + transfer_bytes * self.pace.mean
 
 
-def _with_overhead(overhead: Estimate | None, sample: TransferSample) -> Estimate | None:
+@dataclass(frozen=True, slots=True)
+class PathCharge:
+    """What moves over one path are charged, part by part."""
+
+    pace: Charge
+    wire_setup: Charge
+    overhead: Charge
+
+    def move_ms(self, transfer_bytes: int, staleness: float) -> float:
+        """T_migrate of `charged_cost_at`, to the last bit, for whoever compares many paths."""
+        setup_ms = self.wire_setup.at(staleness) + self.overhead.at(staleness)
+        rate = _rate(self.pace.at(staleness))
+        return min(setup_ms, DURATION_MS_MAX) + transfer_bytes / rate * 1e3
+
+
+def _with_overhead(
+    overhead: Estimate | None, sample: TransferSample, part_of_ms: float
+) -> Estimate | None:
     if sample.frozen_ms <= 0:
         return overhead
-    return updated(overhead, max(0.0, sample.frozen_ms - sample.transfer_ms))
+    return updated(overhead, max(0.0, sample.frozen_ms - sample.transfer_ms), part_of_ms)
 
 
 def _pace_ms_per_byte(sample: TransferSample, setup_ms: float) -> float:

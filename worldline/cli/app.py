@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from worldline.cli import bench, demo, listings, moves, play, traces, up
+from worldline.cli import (
+    bench,
+    decide,
+    demo,
+    listings,
+    moves,
+    play,
+    regime_map,
+    suspend,
+    traces,
+    up,
+)
 
 # One paragraph: the help would part lines by blank ones.
 _EPILOG = "Exit status: " + "; ".join(
@@ -58,8 +69,12 @@ app.command("status")(listings.status)
 app.command("open")(play.open_session)
 app.command("play")(play.play)
 app.command("close")(play.close)
+app.command("suspend")(suspend.suspend)
+app.command("resume")(suspend.resume)
 app.command("move")(moves.move)
 app.command("moves")(moves.moves)
 app.command("trace")(traces.trace)
+app.command("decide")(decide.decide_command)
+app.command("map")(regime_map.regime_map)
 app.command("demo")(demo.demo)
 app.add_typer(bench.app, name="bench")

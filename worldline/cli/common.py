@@ -32,6 +32,12 @@ PlacementOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+DevicesOption = Annotated[
+    str,
+    typer.Option(
+        help="Where the nodes' slots and engines are, in turn, separated by commas: cpu, cuda:0."
+    ),
+]
 DirOption = Annotated[
     Path | None,
     typer.Option("--dir", help="Run directory of the local cluster; default: one per user."),

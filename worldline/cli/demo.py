@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from worldline.cli.cluster import LocalCluster, OnEvent
-from worldline.cli.common import JsonOption, run
+from worldline.cli.common import DevicesOption, JsonOption, run
 from worldline.cli.film import Film, Take, play_twin
 from worldline.cli.leftovers import Leftovers
 from worldline.cli.moves import print_record
 from worldline.cli.output import console, err_console, hex_digest, move_jsonable, print_json
 from worldline.cli.parts import ClusterOptions
 from worldline.cli.strip import Labelled, write_strip
+from worldline.devicename import CPU
 from worldline.sdk import Block, Client, MoveRecord
 
 _NODES = ("node-1", "node-2")
@@ -43,6 +44,7 @@ class Checks:
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for the frames.")] = Path("demo-out"),
     preset: Annotated[str, typer.Option(help="tiny or small.")] = "tiny",
+    devices: DevicesOption = CPU,
     as_json: JsonOption = False,
 ) -> None:
     """Two nodes, one live world, there and back; compared with a twin that never moved.
@@ -54,7 +56,8 @@ def demo(
         began_s = time.monotonic()
         checks, leftovers = Checks(), Leftovers.before()
         say = None if as_json else _say
-        cluster = LocalCluster(ClusterOptions(nodes=len(_NODES)), on_event=say)
+        options = ClusterOptions(nodes=len(_NODES), devices=tuple(devices.split(",")))
+        cluster = LocalCluster(options, on_event=say)
         await cluster.start()
         try:
             async with Client(cluster.placement_address) as client:

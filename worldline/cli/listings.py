@@ -95,10 +95,12 @@ def _print_nodes(found: tuple[Node, ...]) -> None:
         (
             node.node_id,
             "alive" if node.alive else "silent",
-            f"{node.slots_free}/{node.slots_total}",
-            human_bytes(node.slot_bytes),
+            "\n".join(_name(one.name, one.uuid) for one in node.devices),
+            "\n".join(f"{one.slots_free}/{one.slots_total}" for one in node.devices),
+            "\n".join(human_bytes(one.slot_bytes) for one in node.devices),
             "\n".join(
-                f"{engine.engine_id} ({engine.device}, {engine.sessions} sessions"
+                f"{engine.engine_id} ({_name(engine.device, engine.device_uuid)}, "
+                f"{engine.sessions} sessions"
                 f"{'' if engine.alive else ', silent'})"
                 for engine in node.engines
             )
@@ -106,15 +108,22 @@ def _print_nodes(found: tuple[Node, ...]) -> None:
         )
         for node in found
     )
-    columns = ("NODE", "STATE", "FREE SLOTS", "SLOT", "ENGINES")
+    columns = ("NODE", "STATE", "DEVICES", "FREE SLOTS", "SLOT", "ENGINES")
     print_table(columns, rows, "no nodes", drop=("SLOT", "FREE SLOTS"))
+
+
+def _name(device: str, uuid: str) -> str:
+    """A device as people tell it from others: GPUs by the beginning of their UUIDs."""
+    return f"{device} {uuid[:12]}" if uuid else device
 
 
 def _print_sessions(found: tuple[SessionInfo, ...]) -> None:
     rows = (
         (
             session.session_id,
-            session.state,
+            session.state
+            if session.parked is None
+            else f"{session.state} ({session.parked.name.lower()})",
             session.node_id or "-",
             session.epoch,
             session.world.preset,

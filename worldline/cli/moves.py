@@ -21,6 +21,7 @@ from worldline.cli.output import (
     print_json,
     print_table,
 )
+from worldline.cli.quantities import duration_ms, human_ms
 from worldline.errors import DeadlineExceeded, Unavailable, WorldlineError
 from worldline.sdk import Client, MovePhase, MoveRecord
 from worldline.sdk import Progress as MoveProgress
@@ -32,21 +33,34 @@ _LAST_LOOK_S = 2.0
 def move(
     session_id: Annotated[str, typer.Argument(metavar="SESSION")],
     target: Annotated[str, typer.Argument(help="Node; default: any.")] = "",
+    saves: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="What the move is worth, as time for which the world may stand still: 300ms, "
+            "1.5s. One that costs more is rejected (SAVES_TOO_LITTLE). Default: it is ordered, "
+            "whatever it saves.",
+        ),
+    ] = "",
     timeout_s: Annotated[float, typer.Option(help="Longest wait for the outcome.")] = 120.0,
     placement: PlacementOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Move a session to another node; shows phases as they happen and the verdict.
 
+    A move may wait for its wire while the world plays on; one that waited in vain is rejected
+    before it froze (WIRE_TOO_LATE). A reject says when to ask again, where that makes sense.
+
     Exit status 0 only when it committed, 3 when it was rejected.
     """
 
     async def work() -> int:
+        saves_ms = duration_ms(saves, "--saves") if saves else 0.0
         async with connected(placement, move_timeout_s=timeout_s) as client:
             session = await client.session(session_id)
             try:
                 with ProgressView(quiet=as_json) as view:
-                    record = await session.move(target, view.show)
+                    record = await session.move(target, view.show, saves_ms=saves_ms)
             except (asyncio.CancelledError, DeadlineExceeded, Unavailable):
                 await _say_that_it_goes_on(client, session_id)
                 raise
@@ -139,6 +153,8 @@ def print_record(record: MoveRecord) -> None:
         console.print(f"from {record.source_engine_id} to {record.target_engine_id}", markup=False)
     if record.verdict is not None:
         console.print(f"verdict {record.verdict.label}: {record.verdict.explanation}", markup=False)
+        if record.verdict.retry_after_ms:
+            console.print(f"ask again in {human_ms(record.verdict.retry_after_ms)}", markup=False)
     if record.failure is not None:
         where = f" [{record.failure.leaf}]" if record.failure.leaf else ""
         console.print(

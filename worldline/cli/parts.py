@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from worldline.cli.process import ServiceSpec
+from worldline.devicename import CPU, device_name
+from worldline.errors import InvalidInput
 from worldline.fields import positive, whole
 
 NODES_MAX = 64
@@ -28,7 +30,7 @@ class NodeOptions:
     Tests put a mover with a fault in place of the real one through `mover_entry`.
     """
 
-    mover_entry: str = "services.mover.main:main"
+    mover_entry: str = "services.mover.launch:main"
     engine_entry: str = "services.engine.main:main"
     mover_variables: Mapping[str, str] = field(default_factory=dict, hash=False)
     engine_variables: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -38,6 +40,9 @@ class NodeOptions:
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """What a cluster is made of.
+
+    Nodes get the `devices` in turn (`cpu`, `cuda:0` and so on): slots and engine of a node are on
+    one device.
 
     `slot_bytes` is the size of each of the `slots` slots of a node; `threads` the compute threads
     of each engine; `port` is placement's on the loopback interface, 0 for a free one;
@@ -51,6 +56,7 @@ class ClusterOptions:
     slots: int = 4
     slot_bytes: int = 64 << 20
     threads: int = 1
+    devices: tuple[str, ...] = (CPU,)
     port: int = 0
     log_format: str = "console"
     log_level: str = "info"
@@ -68,6 +74,10 @@ class ClusterOptions:
         whole(self.slot_bytes, "slot_bytes", at_least=1 << 20)
         whole(self.threads, "threads", at_least=1, at_most=1_024)
         whole(self.port, "port", at_most=65_535)
+        if not self.devices:
+            raise InvalidInput("a cluster without devices computes nothing", field="devices")
+        names = tuple(device_name(text, "devices") for text in self.devices)
+        object.__setattr__(self, "devices", names)
         positive(self.start_timeout_s, "start_timeout_s")
 
     def admission_spec(self, addresses: Addresses) -> ServiceSpec:
@@ -97,6 +107,11 @@ class ClusterOptions:
             env=self.env,
         )
 
+    def device_of(self, node_id: str) -> str:
+        """Where the node's slots and its engine are; nodes are `node-1` and so on."""
+        number = int(node_id.rpartition("-")[2])
+        return self.devices[(number - 1) % len(self.devices)]
+
     def mover_spec(self, addresses: Addresses, node_id: str, runtime_path: Path) -> ServiceSpec:
         """The node's mover, its sockets in `runtime_path`."""
         options = self.node_options.get(node_id, NodeOptions())
@@ -105,9 +120,11 @@ class ClusterOptions:
             "node_id": node_id,
             "placement_address": addresses.placement,
             "admission_address": addresses.admission,
+            "devices": self.device_of(node_id),
             "slot_count": str(self.slots),
             "slot_bytes": str(self.slot_bytes),
             "runtime_dir": str(runtime_path),
+            "park_dir": str(runtime_path / "parked"),
             **options.mover_variables,
         }
         return ServiceSpec(
@@ -120,12 +137,13 @@ class ClusterOptions:
 
     def engine_spec(self, addresses: Addresses, node_id: str) -> ServiceSpec:
         """The node's engine, on the node's mover."""
+        device = self.device_of(node_id)
         options = self.node_options.get(node_id, NodeOptions())
         variables = {
             **self._common(addresses.placement),
             "node_id": node_id,
-            "engine_id": f"{node_id}-cpu",
-            "device": "cpu",
+            "engine_id": f"{node_id}-{device.replace(':', '')}",
+            "device": device,
             "threads": str(self.threads),
             "placement_address": addresses.placement,
             "mover_address": addresses.mover,

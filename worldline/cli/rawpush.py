@@ -10,11 +10,11 @@ import secrets
 from dataclasses import dataclass
 
 from worldline.contract import Contract, DeterminismTier, contract_to_proto
-from worldline.errors import InvariantBroken
-from worldline.rpc.channel import ChannelPool, call, mapped_errors
+from worldline.rpc.channel import ChannelPool, call
+from worldline.rpc.push import PushCall
 from worldline.sdk.move_record import PushStats, push_stats_from_proto
 from worldline.sdk.rejected import Rejected
-from worldline.state.codec import layout_to_proto, manifest_to_proto
+from worldline.state.codec import layout_to_proto
 from worldline.state.layout import flat_layout
 from worldline.state.manifest import Fingerprint, Manifest
 from worldline.ticket import parse_claims
@@ -78,20 +78,23 @@ async def _transfer(
     target = mover_pb2_grpc.MoverServiceStub(channels.get(path.target_address))
     reserve = mover_pb2.ReserveRequest(ticket=ticket, layout=layout_to_proto(manifest.layout))
     reserved = await call(target.Reserve, reserve, timeout_s=_CALL_S)
-    request = mover_pb2.PushRequest(
+    order = mover_pb2.PushOrder(
         ticket=ticket,
-        manifest=manifest_to_proto(manifest),
+        session_id=manifest.session_id,
+        epoch=manifest.epoch,
+        layout=layout_to_proto(manifest.layout),
         reservation_id=reserved.reservation_id,
         target_mover_address=path.target_address,
         verification=move_pb2.VERIFICATION_OFF,
     )
+    push = PushCall(source, order, _PUSH_S)
     try:
-        async with mapped_errors():
-            async for response in source.Push(request, timeout=_PUSH_S):
-                if response.WhichOneof("event") == "outcome":
-                    return push_stats_from_proto(response.outcome.push_stats)
-        raise InvariantBroken("the source mover ended a push without an outcome")
+        await push.arm()
+        await push.go(manifest.block_index, manifest.layout)
+        outcome = await push.outcome()
+        return push_stats_from_proto(outcome.push_stats)
     finally:
+        await push.close()
         release = mover_pb2.ReleaseRequest(slot=reserved.slot, session_id=manifest.session_id)
         await call(target.Release, release, timeout_s=_CALL_S)
 
@@ -116,7 +119,7 @@ def _admit_request(
         epoch=manifest.epoch,
         contract=contract_to_proto(contract),
         source_node_id=path.source_node_id,
-        target_node_id=path.target_node_id,
+        targets=[admission_pb2.MoveTarget(node_id=path.target_node_id, slots_free=1)],
         extent_bytes=manifest.layout.extent_bytes,
         topology_hash=manifest.layout.topology_hash,
         purpose=move_pb2.MOVE_PURPOSE_PROBE,

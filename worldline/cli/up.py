@@ -12,10 +12,11 @@ from typing import Annotated
 import typer
 
 from worldline.cli.cluster import LocalCluster
-from worldline.cli.common import DirOption, JsonOption, run
+from worldline.cli.common import DevicesOption, DirOption, JsonOption, run
 from worldline.cli.output import console, err_console, print_json_line, print_table
 from worldline.cli.parts import ClusterOptions
 from worldline.cli.rundir import default_run_dir
+from worldline.devicename import CPU
 from worldline.fields import positive
 
 
@@ -36,6 +37,7 @@ def up(
         float, typer.Option(help="Size of each slot, MiB; a world's state must fit one.")
     ] = 64.0,
     threads: Annotated[int, typer.Option(help="Compute threads of each engine.")] = 1,
+    devices: DevicesOption = CPU,
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Placement's port on loopback; 0: a free one.")
     ] = 7400,
@@ -52,6 +54,7 @@ def up(
             slots=slots,
             slot_bytes=int(positive(slot_mb, "slot_mb", at_least=1) * (1 << 20)),
             threads=threads,
+            devices=tuple(devices.split(",")),
             port=port,
             log_level=log_level.value,
         )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
+from worldline.errors import Unavailable
 from worldline.rpc.status import from_rpc_error
 from worldline.rpc.tracing import TracedChannel
 
+StubT = TypeVar("StubT")
+
 #: Control messages are small; a manifest of 450 leaves and 1,593 granules is 70 kB.
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -50,6 +54,14 @@ async def call(
         return await method(request, timeout=timeout_s, metadata=metadata)
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
+    except asyncio.CancelledError:
+        # gRPC cancels the calls of a channel that is closed under them: nobody cancelled the task.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise Unavailable(
+            "the channel was closed while the call was under way", reason="CHANNEL_CLOSED"
+        ) from None
 
 
 @asynccontextmanager
@@ -66,6 +78,7 @@ class ChannelPool:
 
     def __init__(self) -> None:
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._stubs: dict[tuple[str, type], Any] = {}
 
     def get(self, address: str) -> grpc.aio.Channel:
         """The channel to `address`."""
@@ -74,8 +87,20 @@ class ChannelPool:
             channel = self._channels[address] = open_channel(address)
         return channel
 
+    def stub(self, kind: type[StubT], address: str) -> StubT:
+        """A stub of a generated class on the channel to `address`; made once, for all its methods.
+
+        Not to be kept: the channel may be dropped.
+        """
+        stub: StubT | None = self._stubs.get((address, kind))
+        if stub is None:
+            made: Callable[[grpc.aio.Channel], StubT] = kind
+            stub = self._stubs[address, kind] = made(self.get(address))
+        return stub
+
     async def drop(self, address: str) -> None:
         """Close and forget the channel to a peer that is gone."""
+        self._stubs = {key: stub for key, stub in self._stubs.items() if key[0] != address}
         channel = self._channels.pop(address, None)
         if channel is not None:
             await channel.close()
@@ -83,6 +108,7 @@ class ChannelPool:
     async def close(self) -> None:
         """Close every channel; calls in flight are cancelled."""
         channels, self._channels = list(self._channels.values()), {}
+        self._stubs.clear()
         for channel in channels:
             await channel.close()
 

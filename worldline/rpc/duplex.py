@@ -55,6 +55,11 @@ class Duplex:
             message = await self._call.read()
         return None if message is grpc.aio.EOF else message
 
+    @property
+    def ended(self) -> bool:
+        """Whether the call is over: what is read then says how."""
+        return bool(self._call.done())
+
     async def close(self) -> None:
         """End the call; idempotent."""
         if not self._call.cancel():

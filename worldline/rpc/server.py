@@ -1,4 +1,4 @@
-"""gRPC servers: bind or say why not, errors mapped in one interceptor, health and reflection."""
+"""gRPC servers: bind or say why not, errors mapped in one place, health and reflection."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from grpc_reflection.v1alpha import reflection
 
 from worldline.errors import InvalidInput, InvariantBroken, Unavailable, WorldlineError
 from worldline.rpc.channel import MESSAGE_BYTES_MAX
-from worldline.rpc.handlers import wrap_handler
+from worldline.rpc.handlers import WrappingServer, wrap_handler
 from worldline.rpc.status import to_status
-from worldline.rpc.tracing import TracingInterceptor
+from worldline.rpc.tracing import traced_handler
 
 _log = structlog.get_logger(__name__)
 
@@ -31,24 +31,18 @@ SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns a raised `WorldlineError` into its status; anything else into INTERNAL, logged."""
+def served_handler(handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
+    """The handler in its caller's trace context, with what it raises as a status.
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
-        """Wrap the handler that gRPC found, whatever its arity."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        method = handler_call_details.method
-        return wrap_handler(
+    A `WorldlineError` becomes its own; anything else INTERNAL, logged.
+    """
+    return traced_handler(
+        wrap_handler(
             handler,
             answer=lambda behaviour: _wrap_unary(behaviour, method),
             stream=lambda behaviour: _wrap_stream(behaviour, method),
         )
+    )
 
 
 def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Any]:
@@ -92,13 +86,8 @@ class GrpcServer:
     `bind` before anything expensive: a taken port must fail within a moment, naming the port.
     """
 
-    def __init__(
-        self, *, reflection_enabled: bool = False, interceptors: tuple[Any, ...] = ()
-    ) -> None:
-        self.server = grpc.aio.server(
-            interceptors=(TracingInterceptor(), *interceptors, ErrorInterceptor()),
-            options=SERVER_OPTIONS,
-        )
+    def __init__(self, *, reflection_enabled: bool = False) -> None:
+        self.server = grpc.aio.server(options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         self._reflection_enabled = reflection_enabled
@@ -131,7 +120,7 @@ class GrpcServer:
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any, name: str) -> None:
         """Add a servicer under its full proto name, for health and reflection too."""
-        register(servicer, self.server)
+        register(servicer, WrappingServer(self.server, served_handler))
         self._names.append(name)
 
     async def start(self) -> None:

@@ -85,24 +85,9 @@ def _with_context(metadata: Any) -> Any:
     return (*(metadata or ()), *carrier.items())
 
 
-class TracingInterceptor(grpc.aio.ServerInterceptor):
-    """Runs every handler in the trace context that its caller sent; in none if it sent none."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
-        """Wrap the handler that gRPC found, whatever its arity."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return handler
-        found = _extract(handler_call_details.invocation_metadata)
-        return wrap_handler(
-            handler,
-            answer=lambda behaviour: _unary_in(behaviour, found),
-            stream=lambda behaviour: _stream_in(behaviour, found),
-        )
+def traced_handler(handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
+    """The handler in the trace context that its caller sent; in none if it sent none."""
+    return wrap_handler(handler, answer=_traced_unary, stream=_traced_stream)
 
 
 def _extract(metadata: Any) -> Context:
@@ -111,9 +96,9 @@ def _extract(metadata: Any) -> Context:
     return _PROPAGATOR.extract(carrier, context=Context())
 
 
-def _unary_in(behaviour: Callable[..., Awaitable[Any]], found: Context) -> Callable[..., Any]:
+def _traced_unary(behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        token = otel_context.attach(found)
+        token = otel_context.attach(_extract(context.invocation_metadata()))
         try:
             return await behaviour(request, context)
         finally:
@@ -122,11 +107,11 @@ def _unary_in(behaviour: Callable[..., Awaitable[Any]], found: Context) -> Calla
     return unary
 
 
-def _stream_in(behaviour: Callable[..., AsyncGenerator[Any]], found: Context) -> Callable[..., Any]:
+def _traced_stream(behaviour: Callable[..., AsyncGenerator[Any]]) -> Callable[..., Any]:
     async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         # Not detached: gRPC gives each call its own task, whose context ends with it, and an
         # abandoned generator is closed from another context, where detaching is an error.
-        otel_context.attach(found)
+        otel_context.attach(_extract(context.invocation_metadata()))
         async with aclosing(behaviour(request, context)) as responses:
             async for response in responses:
                 yield response

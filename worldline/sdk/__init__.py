@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from worldline.move_phase import MovePhase
+from worldline.park import ParkKind
 from worldline.sdk.actions import Action
 from worldline.sdk.block import Block
 from worldline.sdk.client import Client
@@ -19,6 +20,7 @@ from worldline.sdk.records import (
 )
 from worldline.sdk.rejected import Rejected
 from worldline.sdk.session import Session
+from worldline.sdk.suspension import SuspensionRecord
 
 __all__ = [
     "Action",
@@ -29,6 +31,7 @@ __all__ = [
     "MovePhase",
     "MoveRecord",
     "Node",
+    "ParkKind",
     "PlacementStatus",
     "Progress",
     "PushStats",
@@ -36,6 +39,7 @@ __all__ = [
     "Session",
     "SessionInfo",
     "SlotName",
+    "SuspensionRecord",
     "Trace",
     "TraceSpan",
     "World",

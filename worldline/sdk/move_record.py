@@ -155,7 +155,8 @@ def push_stats_from_proto(message: move_pb2.PushStats) -> PushStats:
         window_chunks=message.window_chunks,
         wire_ms=message.wire_ms,
         verify_tail_ms=message.verify_tail_ms,
-        verified=message.verification == move_pb2.VERIFICATION_PIPELINED,
+        verified=message.verification
+        not in (move_pb2.VERIFICATION_UNSPECIFIED, move_pb2.VERIFICATION_OFF),
         lanes=tuple(message.lanes),
     )
 

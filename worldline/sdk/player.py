@@ -86,10 +86,19 @@ class Player:
                     if action is not None:
                         await self._send(action)
         finally:
+            self._keep(pull)
             await _end(pull)
             await _end(read)
             await source.close()
             await self._leave()
+
+    def _keep(self, pull: asyncio.Task[Action | None] | None) -> None:
+        """What was taken from the player's source has a block, if not of this play, of the next."""
+        if pull is None or not pull.done() or pull.cancelled() or pull.exception() is not None:
+            return
+        action = pull.result()
+        if action is not None:
+            self._playback.take(action)
 
     def _has_room(self) -> bool:
         return self._playback.outstanding < self._window

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from worldline.contract import Contract, contract_from_proto
+from worldline.fields import enum_member
+from worldline.park import ParkKind
 from worldline.v1 import move_pb2, placement_pb2
 
 
@@ -37,25 +39,63 @@ class Engine:
     alive: bool
     sessions: int
     fingerprint: str
+    device_uuid: str
+    numa_node: int | None
     facts: Mapping[str, str] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """One node: its mover's slots and its engines."""
+class Device:
+    """One device on which a node has slots, each of `slot_bytes`.
 
-    node_id: str
-    mover_address: str
+    `uuid` is a GPU's own name, empty for the CPU; `numa_node` is None where the machine does not
+    say; `nvlink_peers` are the UUIDs of the GPUs that NVLink reaches from it.
+    `digest_rate_bytes_per_s` is what the host's cores verify in a second for all its nodes
+    together, 0 where the device does that itself.
+    """
+
+    name: str
+    uuid: str
     slots_total: int
     slots_free: int
     slot_bytes: int
+    numa_node: int | None
+    nvlink_peers: tuple[str, ...]
+    digest_rate_bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: its mover's slots by device, and its engines.
+
+    Nodes with one `host_id` are on one machine.
+    """
+
+    node_id: str
+    mover_address: str
     alive: bool
     engines: tuple[Engine, ...]
+    devices: tuple[Device, ...]
+    host_id: str
+
+    @property
+    def slots_total(self) -> int:
+        """Slots on all devices."""
+        return sum(device.slots_total for device in self.devices)
+
+    @property
+    def slots_free(self) -> int:
+        """Free slots on all devices."""
+        return sum(device.slots_free for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """Where a session lives; `state` is opening, live, moving, lost or closed."""
+    """Where a session lives.
+
+    `state` is opening, live, moving, suspending, suspended, resuming, lost or closed; `parked` says
+    where a suspended session's state rests.
+    """
 
     session_id: str
     epoch: int
@@ -67,6 +107,7 @@ class SessionInfo:
     state: str
     state_bytes: int
     slot: SlotName | None
+    parked: ParkKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +160,23 @@ def node_from_proto(message: placement_pb2.Node) -> Node:
     return Node(
         node_id=message.node_id,
         mover_address=message.mover_address,
+        alive=message.alive,
+        engines=tuple(_engine_from_proto(engine) for engine in message.engines),
+        devices=tuple(_device_from_proto(device) for device in message.devices),
+        host_id=message.host_id,
+    )
+
+
+def _device_from_proto(message: placement_pb2.Device) -> Device:
+    return Device(
+        name=message.name,
+        uuid=message.uuid,
         slots_total=message.slots_total,
         slots_free=message.slots_free,
         slot_bytes=message.slot_bytes,
-        alive=message.alive,
-        engines=tuple(_engine_from_proto(engine) for engine in message.engines),
+        numa_node=message.numa_node if message.HasField("numa_node") else None,
+        nvlink_peers=tuple(message.nvlink_peers),
+        digest_rate_bytes_per_s=message.digest_rate_bytes_per_s,
     )
 
 
@@ -136,6 +189,8 @@ def _engine_from_proto(message: placement_pb2.Engine) -> Engine:
         alive=message.alive,
         sessions=message.sessions,
         fingerprint=message.fingerprint.hash.hex(),
+        device_uuid=message.device_uuid,
+        numa_node=message.numa_node if message.HasField("numa_node") else None,
         facts=dict(sorted(message.fingerprint.facts.items())),
     )
 
@@ -157,6 +212,7 @@ def session_from_proto(message: placement_pb2.Session) -> SessionInfo:
         state=message.state,
         state_bytes=message.state_bytes,
         slot=slot_from_proto(message.slot) if message.HasField("slot") else None,
+        parked=enum_member(ParkKind, message.parked, "session.parked") if message.parked else None,
     )
 
 

@@ -91,13 +91,20 @@ class Route:
         """Placement answered.
 
         Raises:
-            Conflict: the session was closed.
+            Conflict: the session was closed, or is suspended.
             Unavailable: patience is over and the session still has no engine.
         """
         if state == "closed":
             raise Conflict("the session was closed", reason="SESSION_CLOSED", field="session_id")
+        if state == "suspended":
+            raise Conflict(
+                "the session is suspended; resume it (`Session.resume`, or `worldline resume`) and "
+                "play on",
+                reason="SESSION_SUSPENDED",
+                field="session_id",
+            )
         self._note_trouble(now_s)
-        if state == "lost" or not address or epoch < self._epoch_wanted:
+        if state in ("lost", "resuming") or not address or epoch < self._epoch_wanted:
             error = Unavailable(
                 f"the session is {state} and has no engine to join", reason="SESSION_UNAVAILABLE"
             )

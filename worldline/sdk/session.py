@@ -9,6 +9,7 @@ from contextlib import aclosing, suppress
 
 from worldline.errors import Conflict, NotFound
 from worldline.fields import whole
+from worldline.park import ParkKind
 from worldline.rpc.channel import ChannelPool
 from worldline.sdk.block import Block
 from worldline.sdk.calls import Caller
@@ -17,6 +18,7 @@ from worldline.sdk.playback import Playback
 from worldline.sdk.player import Actions, Player
 from worldline.sdk.records import SessionInfo, session_from_proto
 from worldline.sdk.route import Route
+from worldline.sdk.suspension import Suspender, SuspensionRecord
 from worldline.sdk.verbs import OnProgress, Verbs
 from worldline.state.manifest import Manifest
 from worldline.v1 import placement_pb2, placement_pb2_grpc
@@ -24,6 +26,8 @@ from worldline.verdict import Verdict
 
 #: Engines keep the last eight blocks for a client that comes back (docs: the play stream).
 WINDOW_MAX = 8
+#: What `close` waits for.
+_PASSING = ("MOVE_IN_PROGRESS", "SUSPEND_IN_PROGRESS", "RESUME_IN_PROGRESS")
 #: How long a new `play` waits for the former one to let go.
 _HANDOVER_S = 2.0
 
@@ -56,6 +60,7 @@ class Session:
         self._block_timeout_s = block_timeout_s
         self._move_timeout_s = move_timeout_s
         self._verbs = Verbs(info.session_id, caller, placement, move_timeout_s)
+        self._suspender = Suspender(info.session_id, caller, placement, move_timeout_s)
         self._one_player = asyncio.Lock()
 
     @property
@@ -86,7 +91,8 @@ class Session:
         Raises:
             IntegrityError: blocks are gone for good (reason BLOCKS_LOST).
             Conflict: this session is being played already, here (PLAYING) or from another
-                client that joined later (SUPERSEDED); or it was closed.
+                client that joined later (SUPERSEDED); or it was closed, or is suspended
+                (SESSION_SUSPENDED): `resume` it, and `play` on from the next block.
             DeadlineExceeded: a block did not come in time.
             Unavailable: no engine could be joined within the client's patience.
         """
@@ -119,10 +125,10 @@ class Session:
         """End the world; closing it twice is no error.
 
         A move that this session admitted and did not finish is given up; another one is waited
-        for, as long as a move may take.
+        for, as long as a move may take, and so is a suspend or a resume.
 
         Raises:
-            Conflict: MOVE_IN_PROGRESS, the move took longer.
+            Conflict: MOVE_IN_PROGRESS, SUSPEND_IN_PROGRESS or RESUME_IN_PROGRESS, it took longer.
         """
         deadline_s = time.monotonic() + self._move_timeout_s
         attempt = 1
@@ -136,7 +142,7 @@ class Session:
             except NotFound:
                 return  # a retry after a lost reply, or somebody else closed it
             except Conflict as error:
-                if error.reason != "MOVE_IN_PROGRESS" or time.monotonic() >= deadline_s:
+                if error.reason not in _PASSING or time.monotonic() >= deadline_s:
                     raise
             await self._leave_move(self._caller.policy.backoff_s(attempt))
             attempt += 1
@@ -154,9 +160,12 @@ class Session:
         """Manifest of the live world at a block boundary, digests included."""
         return await self._verbs.register_state()
 
-    async def admit(self, target: str = "") -> Verdict:
-        """May the session move to node `target` (empty: placement chooses) now?"""
-        return await self._verbs.admit(target)
+    async def admit(self, target: str = "", *, saves_ms: float = 0.0) -> Verdict:
+        """May the session move to node `target` (empty: placement chooses) now?
+
+        `saves_ms`: as in `move`.
+        """
+        return await self._verbs.admit(target, saves_ms=saves_ms)
 
     async def migrate(self, on_progress: OnProgress | None = None) -> Manifest:
         """Freeze, and stage the state at the target of the admitted move."""
@@ -174,9 +183,46 @@ class Session:
         """Give the admitted move up; the source plays on."""
         return await self._verbs.rollback()
 
-    async def move(self, target: str = "", on_progress: OnProgress | None = None) -> MoveRecord:
-        """All of the verbs in one; see `MoveRecord.raise_unless_committed`."""
-        return await self._verbs.move(target, on_progress)
+    async def move(
+        self, target: str = "", on_progress: OnProgress | None = None, *, saves_ms: float = 0.0
+    ) -> MoveRecord:
+        """All of the verbs in one; see `MoveRecord.raise_unless_committed`.
+
+        `saves_ms` is what the move is worth in milliseconds of standing still: one that costs more
+        is rejected (SAVES_TOO_LITTLE). 0 orders it, whatever it saves. While it waits for its wire
+        the world plays on; one that waited in vain is rejected (WIRE_TOO_LATE), with
+        `verdict.retry_after_ms`.
+
+        Raises:
+            InvalidInput: `saves_ms` is no duration.
+        """
+        return await self._verbs.move(target, on_progress, saves_ms=saves_ms)
+
+    async def suspend(self, to: ParkKind = ParkKind.MEMORY) -> SuspensionRecord | None:
+        """Park the world's state, proven, and free its slot; None where it was suspended already.
+
+        It stops at the next block boundary. A `play` under way gets the blocks that are done and
+        then ends with SESSION_SUSPENDED.
+
+        Raises:
+            Conflict: it is in a move, or does not run; or the node keeps no files.
+            CapacityExhausted: no room for the copy.
+            IntegrityError: the copy differed, and was not kept. The world plays on.
+        """
+        self.info, record = await self._suspender.suspend(to)
+        return record
+
+    async def resume(self) -> SuspensionRecord | None:
+        """Let the suspended world go on, in the next epoch; None where it was live already.
+
+        Raises:
+            Rejected: there is no room for it now.
+            Conflict: SESSION_LOST, what had its state has ended.
+            IntegrityError: the state is no longer what was parked. It stays suspended.
+        """
+        self.info, record = await self._suspender.resume()
+        self._route.address = self.info.engine_address
+        return record
 
     @property
     def move_id(self) -> str:

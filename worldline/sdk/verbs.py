@@ -18,6 +18,7 @@ from worldline.errors import (
     Unavailable,
     WorldlineError,
 )
+from worldline.fields import non_negative
 from worldline.rpc.channel import mapped_errors
 from worldline.sdk.calls import Caller, transport_status
 from worldline.sdk.move_record import (
@@ -65,10 +66,14 @@ class Verbs:
         )
         return manifest_from_proto(response.manifest)
 
-    async def admit(self, target: str = "") -> Verdict:
+    async def admit(self, target: str = "", *, saves_ms: float = 0.0) -> Verdict:
         """May the session move to node `target` (empty: placement chooses) now?
 
-        An admitted move must be carried on with `migrate` or given up with `rollback`.
+        `saves_ms`: as in `move`. An admitted move must be carried on with `migrate` or given up
+        with `rollback`.
+
+        Raises:
+            InvalidInput: `saves_ms` is no duration.
         """
         response = await self._caller.retried(
             self._placement.AdmitMigration,
@@ -76,6 +81,7 @@ class Verbs:
                 session_id=self._session_id,
                 target_node_id=target,
                 idempotency_key=uuid.uuid4().hex,
+                saves_ms=non_negative(saves_ms, "saves_ms"),
             ),
             timeout_s=self._timeout_s,
         )
@@ -148,14 +154,28 @@ class Verbs:
         self.move_id = ""
         return manifest_from_proto(response.manifest)
 
-    async def move(self, target: str = "", on_progress: OnProgress | None = None) -> MoveRecord:
+    async def move(
+        self, target: str = "", on_progress: OnProgress | None = None, *, saves_ms: float = 0.0
+    ) -> MoveRecord:
         """All of the verbs; the answer is the record, whatever the outcome.
+
+        `saves_ms` is what the move is worth, in milliseconds of what a move costs (the world stands
+        still for about that long): one that costs more is rejected, SAVES_TOO_LITTLE. 0 orders the
+        move, whatever it saves. A move may wait for its wire while the world plays on, as long as
+        its horizon allows; one that waited in vain is rejected before it froze, WIRE_TOO_LATE.
 
         One idempotency key over all attempts: a stream that broke is joined again and the move
         itself is made once.
+
+        Raises:
+            InvalidInput: `saves_ms` is no duration.
+            WorldlineError: the outcome could not be learnt.
         """
         request = placement_pb2.MoveSessionRequest(
-            session_id=self._session_id, target_node_id=target, idempotency_key=uuid.uuid4().hex
+            session_id=self._session_id,
+            target_node_id=target,
+            idempotency_key=uuid.uuid4().hex,
+            saves_ms=non_negative(saves_ms, "saves_ms"),
         )
         deadline_s = time.monotonic() + self._timeout_s
         attempt = 1

@@ -7,6 +7,7 @@ for a layout of another version). Nothing is trusted that can be recomputed.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 
 from worldline.contract import DeterminismTier
@@ -39,6 +40,25 @@ def layout_to_proto(layout: Layout) -> manifest_pb2.Layout:
     message = manifest_pb2.Layout.FromString(wire)
     message.scalars.extend(_scalar_to_proto(scalar) for scalar in layout.scalars)
     return message
+
+
+def scalars_to_proto(layout: Layout) -> list[manifest_pb2.ScalarLeaf]:
+    """The scalars alone: all that changes in a layout from block to block."""
+    return [_scalar_to_proto(scalar) for scalar in layout.scalars]
+
+
+def layout_with_scalars(layout: Layout, messages: Sequence[manifest_pb2.ScalarLeaf]) -> Layout:
+    """The layout with the scalars of another block.
+
+    Raises:
+        InvalidInput: not exactly the layout's scalars, each once, or one of them is malformed.
+    """
+    paths = sorted(message.path for message in messages)
+    if paths != sorted(scalar.path for scalar in layout.scalars):
+        raise InvalidInput(
+            f"{len(paths)} scalars that are not the layout's {len(layout.scalars)}", field="scalars"
+        )
+    return layout.with_scalars({message.path: _scalar_value(message) for message in messages})
 
 
 #: Serialized topologies by their hash, oldest first.

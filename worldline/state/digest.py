@@ -12,21 +12,30 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import numpy as np
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
 from worldline.errors import InvalidInput, InvariantBroken
 from worldline.state.difference import Difference, compare
+from worldline.state.gf2 import Uint64s
 from worldline.state.layout import Layout
 from worldline.state.manifest import CRC64NVME, Digests
-from worldline.state.segments import Prefixes, Segments, segments_of
+from worldline.state.segments import Segments, segments_of
 from worldline.state.topology import scalars_encoding
 
-__all__ = ["GRANULE_BYTES", "Difference", "Digester", "compare", "crc64", "digest_slot"]
+__all__ = [
+    "GRANULE_BYTES",
+    "Difference",
+    "Digester",
+    "compare",
+    "compose",
+    "crc64",
+    "crcs_of_run",
+    "digest_slot",
+]
 
 #: Granule that the whole project agrees on, 1 MiB.
 GRANULE_BYTES = 1 << 20
-#: What the proto's uint32 holds.
-GRANULE_BYTES_MAX = (1 << 32) - 1
 #: Granules that one task of `digest_slot` reads: long enough that a task costs nothing.
 _RUN_GRANULES = 16
 
@@ -35,6 +44,40 @@ def crc64(data: bytes | bytearray | memoryview) -> int:
     """CRC-64/NVME of these bytes, for anything beside the slot (frames, probes)."""
     value: int = crc64nvme(data)
     return value
+
+
+def compose(layout: Layout, segment_crcs: Uint64s, granule_bytes: int = GRANULE_BYTES) -> Digests:
+    """All digests of a slot from the CRCs of its segments, wherever those were computed.
+
+    `segment_crcs` is what `Digester.segment_crcs` gives, one uint64 per segment of the layout.
+
+    Raises:
+        InvalidInput: the array is of another kind or length, or the granule has no valid size.
+    """
+    segments = segments_of(layout, granule_bytes)
+    granules, leaves, extent = segments.composer.compose(segment_crcs)
+    header = layout.topology_hash + scalars_encoding(layout.scalars)
+    return Digests(
+        algorithm=CRC64NVME,
+        granule_bytes=granule_bytes,
+        granules=tuple(granules.tolist()),
+        leaves=tuple(leaves.tolist()),
+        whole=combine_crc64nvme(crc64nvme(header), extent, segments.extent_bytes),
+    )
+
+
+def crcs_of_run(segments: Segments, run: range, view: memoryview) -> Uint64s:
+    """CRC of each segment of a run of granules; `view` is exactly those bytes, C-contiguous.
+
+    Raises:
+        InvalidInput: the view has another size.
+    """
+    bounds = segments.bounds[run.start : run.stop + 1].tolist()
+    start, data = bounds[0], _bytes_of(view)
+    if data.nbytes != bounds[-1] - start:
+        raise InvalidInput(f"{data.nbytes} bytes for a run of {bounds[-1] - start}", field="view")
+    crcs = [crc64nvme(data[low - start : high - start]) for low, high in pairwise(bounds)]
+    return np.array(crcs, np.uint64)
 
 
 class Digester:
@@ -46,8 +89,9 @@ class Digester:
 
     def __init__(self, layout: Layout, granule_bytes: int = GRANULE_BYTES) -> None:
         self._layout = layout
-        self._segments = _segments(layout, granule_bytes)
-        self._crcs: list[int | None] = [None] * (len(self._segments.bounds) - 1)
+        self._segments = segments_of(layout, granule_bytes)
+        self._crcs = np.zeros(self._segments.count, np.uint64)
+        self._was_read = np.zeros(self._segments.count, np.bool_)
 
     @property
     def granule_count(self) -> int:
@@ -60,26 +104,24 @@ class Digester:
         Raises:
             InvalidInput: the run lies outside the extent, or the view has another size.
         """
-        segments = self._segments
-        if first_granule < 0 or granule_count < 0:
-            raise InvalidInput("a run of granules is not negative", field="first_granule")
-        if first_granule + granule_count > segments.granule_count:
-            raise InvalidInput(
-                f"granules {first_granule}+{granule_count} of {segments.granule_count}",
-                field="granule_count",
-            )
-        start_bytes, end_bytes = segments.run_bytes(first_granule, granule_count)
-        data = _bytes_of(view)
-        if data.nbytes != end_bytes - start_bytes:
-            raise InvalidInput(
-                f"{data.nbytes} bytes for a run of {end_bytes - start_bytes}", field="view"
-            )
-        bounds = segments.bounds
-        first = segments.granule_starts[first_granule]
-        last = segments.granule_starts[first_granule + granule_count]
-        for index in range(first, last):
-            piece = data[bounds[index] - start_bytes : bounds[index + 1] - start_bytes]
-            self._crcs[index] = crc64nvme(piece)
+        run = self._segments.run(first_granule, granule_count)
+        self._crcs[run.start : run.stop] = crcs_of_run(self._segments, run, view)
+        self._was_read[run.start : run.stop] = True
+
+    def segment_crcs(self) -> Uint64s:
+        """CRC of every segment of the layout (see `segments`), once every granule was read.
+
+        This is all that two ends need to compare (`difference.compare_segments`), and what
+        `compose` makes every digest from.
+
+        Raises:
+            InvariantBroken: a granule was never given to `update`.
+        """
+        if not self._was_read.all():
+            at_bytes = int(self._segments.bounds[np.argmin(self._was_read)])
+            granule = at_bytes // self._segments.granule_bytes
+            raise InvariantBroken(f"granule {granule} was never digested", granule=granule)
+        return self._crcs.copy()
 
     def digests(self) -> Digests:
         """All digests, once every granule was read.
@@ -87,22 +129,7 @@ class Digester:
         Raises:
             InvariantBroken: a granule was never given to `update`.
         """
-        segments = self._segments
-        crcs = [crc for crc in self._crcs if crc is not None]
-        if len(crcs) != len(self._crcs):
-            at_bytes = segments.bounds[self._crcs.index(None)]
-            granule = at_bytes // segments.granule_bytes
-            raise InvariantBroken(f"granule {granule} was never digested", granule=granule)
-        prefixes = Prefixes(segments, crcs)
-        starts = segments.granule_starts
-        header = self._layout.topology_hash + scalars_encoding(self._layout.scalars)
-        return Digests(
-            algorithm=CRC64NVME,
-            granule_bytes=segments.granule_bytes,
-            granules=tuple(prefixes.crc(start, end) for start, end in pairwise(starts)),
-            leaves=tuple(prefixes.crc(start, end) for start, end in segments.leaf_ranges),
-            whole=combine_crc64nvme(crc64nvme(header), prefixes.whole(), segments.extent_bytes),
-        )
+        return compose(self._layout, self.segment_crcs(), self._segments.granule_bytes)
 
 
 def digest_slot(
@@ -142,13 +169,6 @@ def digest_slot(
 def _runs(granule_count: int) -> Iterator[tuple[int, int]]:
     for first in range(0, granule_count, _RUN_GRANULES):
         yield first, min(_RUN_GRANULES, granule_count - first)
-
-
-def _segments(layout: Layout, granule_bytes: int) -> Segments:
-    if type(granule_bytes) is not int or not 0 < granule_bytes <= GRANULE_BYTES_MAX:
-        raise InvalidInput(f"granule of {granule_bytes} bytes", field="granule_bytes")
-    spans = tuple((leaf.offset_bytes, leaf.end_bytes) for leaf in layout.tensors)
-    return segments_of(layout.extent_bytes, spans, granule_bytes)
 
 
 def _bytes_of(view: memoryview) -> memoryview:

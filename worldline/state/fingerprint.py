@@ -17,17 +17,23 @@ from pathlib import Path
 import torch
 
 from worldline.errors import InvalidInput
+from worldline.state.gpu_facts import gpu_facts
 from worldline.state.manifest import Fingerprint
 
 #: Environment that makes libraries below torch choose other kernels.
 _NUMERICS_ENVIRONMENT = (
     "ATEN_CPU_CAPABILITY",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "DISABLE_ADDMM_CUDA_LT",
     "DNNL_DEFAULT_FPMATH_MODE",
     "DNNL_MAX_CPU_ISA",
     "MKL_CBWR",
     "MKL_ENABLE_INSTRUCTIONS",
+    "NVIDIA_TF32_OVERRIDE",
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_MAX_CPU_ISA",
+    "TORCH_BLAS_PREFER_CUBLASLT",
 )
 
 
@@ -42,6 +48,34 @@ def cpu_fingerprint(
     Raises:
         InvalidInput: torch computes with another number of threads, or an argument is empty.
     """
+    capabilities = _capabilities()
+    return Fingerprint.of(
+        _common_facts(engine_code, weights_digest, threads)
+        | {
+            "device": "cpu",
+            "cpu_features": _cpu_features(capabilities),
+            "caches": _caches(capabilities),
+            "mkldnn": str(torch.backends.mkldnn.enabled),
+        }
+    )
+
+
+def cuda_fingerprint(
+    *, device_index: int, engine_code: str, weights_digest: str, threads: int | None = None
+) -> Fingerprint:
+    """The fingerprint of this process on a GPU; arguments as for `cpu_fingerprint`.
+
+    Facts of the CPU that stay are those of what a model draws there (its noise) and sends over.
+
+    Raises:
+        InvalidInput: as `cpu_fingerprint`.
+        Unavailable: there is no such GPU.
+    """
+    facts = _common_facts(engine_code, weights_digest, threads)
+    return Fingerprint.of(facts | {"device": "cuda"} | gpu_facts(device_index))
+
+
+def _common_facts(engine_code: str, weights_digest: str, threads: int | None) -> dict[str, str]:
     actual = torch.get_num_threads()
     if threads is not None and threads != actual:
         raise InvalidInput(
@@ -51,28 +85,21 @@ def cpu_fingerprint(
     for name, value in (("engine_code", engine_code), ("weights_digest", weights_digest)):
         if not value:
             raise InvalidInput(f"{name} is empty", field=name)
-    capabilities = _capabilities()
-    return Fingerprint.of(
-        {
-            "device": "cpu",
-            "architecture": platform.machine(),
-            "byte_order": sys.byteorder,
-            "instruction_set": torch.backends.cpu.get_cpu_capability(),
-            "cpu_features": _cpu_features(capabilities),
-            "caches": _caches(capabilities),
-            "threads": str(actual),
-            "torch": torch.__version__,
-            "torch_build": hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:16],
-            "matmul_precision": torch.get_float32_matmul_precision(),
-            "default_dtype": str(torch.get_default_dtype()),
-            "deterministic": str(torch.are_deterministic_algorithms_enabled()),
-            "mkldnn": str(torch.backends.mkldnn.enabled),
-            "flush_denormal": str(_flushes_denormals()),
-            "numerics_environment": _environment(os.environ),
-            "engine_code": engine_code,
-            "weights": weights_digest,
-        }
-    )
+    return {
+        "architecture": platform.machine(),
+        "byte_order": sys.byteorder,
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(actual),
+        "torch": torch.__version__,
+        "torch_build": hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:16],
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "default_dtype": str(torch.get_default_dtype()),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+        "flush_denormal": str(_flushes_denormals()),
+        "numerics_environment": _environment(os.environ),
+        "engine_code": engine_code,
+        "weights": weights_digest,
+    }
 
 
 def code_digest(root: Path) -> str:

@@ -1,32 +1,45 @@
 """Segments: the pieces of an extent between granule and leaf boundaries, each read once.
 
-CRCs compose: with `p[i]` the CRC of the first i segments, the CRC of segments i..j is
-`p[j] xor shift(p[i], bytes of i..j)`, and `combine(a, 0, n)` is exactly that shift. So granules,
-leaves (overlapping ones too) and the whole all follow from one CRC per segment, and no byte is
-read twice.
+The digests of granules, leaves (overlapping ones too) and the whole all follow from one CRC per
+segment (`ranges`), so no byte is read twice, and two ends need to compare nothing else.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
-from awscrt.checksums import combine_crc64nvme
+import numpy as np
+
+from worldline.errors import InvalidInput
+from worldline.state.gf2 import FixedFactors, Uint64s
+from worldline.state.layout import Layout
+from worldline.state.ranges import Indices, Ranges, shares_of
+
+#: What the proto's uint32 holds.
+GRANULE_BYTES_MAX = (1 << 32) - 1
+#: Layouts whose segments are remembered; each costs about 1 KiB a segment.
+_REMEMBERED_COUNT = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Segments:
     """Where the segments of one layout lie; the same for every block of a session."""
 
     granule_bytes: int
     #: Ascending, from 0 to the extent; segment i is bounds[i]..bounds[i + 1].
-    bounds: tuple[int, ...]
+    bounds: Indices
     #: Index into `bounds` where each granule starts; one more for the end of the last.
-    granule_starts: tuple[int, ...]
-    #: Per leaf: indices into `bounds` of the start and the end of its span.
-    leaf_ranges: tuple[tuple[int, int], ...]
+    granule_starts: Indices
+    #: Per leaf: index into `bounds` of the start of its span.
+    leaf_starts: Indices
+    #: Per leaf: index into `bounds` of the end of its span.
+    leaf_ends: Indices
+
+    @property
+    def count(self) -> int:
+        """Segments of the extent."""
+        return len(self.bounds) - 1
 
     @property
     def granule_count(self) -> int:
@@ -36,56 +49,118 @@ class Segments:
     @property
     def extent_bytes(self) -> int:
         """Bytes of all segments."""
-        return self.bounds[-1]
+        return int(self.bounds[-1])
 
-    def run_bytes(self, first_granule: int, granule_count: int) -> tuple[int, int]:
-        """Start and end of a run of granules."""
-        start = self.granule_starts[first_granule]
-        end = self.granule_starts[first_granule + granule_count]
-        return self.bounds[start], self.bounds[end]
+    def run(self, first_granule: int, granule_count: int) -> range:
+        """Indices of the segments of a run of granules.
+
+        Raises:
+            InvalidInput: the run lies outside the extent.
+        """
+        if first_granule < 0 or granule_count < 0:
+            raise InvalidInput("a run of granules is not negative", field="first_granule")
+        if first_granule + granule_count > self.granule_count:
+            raise InvalidInput(
+                f"granules {first_granule}+{granule_count} of {self.granule_count}",
+                field="granule_count",
+            )
+        starts = self.granule_starts
+        return range(int(starts[first_granule]), int(starts[first_granule + granule_count]))
+
+    def check(self, crcs: Uint64s, name: str = "segment_crcs") -> Uint64s:
+        """The array, if it is one CRC per segment.
+
+        Raises:
+            InvalidInput: anything but a uint64 array of `count` elements; `field` is the name.
+        """
+        if not isinstance(crcs, np.ndarray) or crcs.dtype != np.uint64:
+            raise InvalidInput(f"{name}: no array of uint64", field=name)
+        if crcs.shape != (self.count,):
+            raise InvalidInput(
+                f"{name}: shape {crcs.shape}, the layout has {self.count} segments", field=name
+            )
+        return crcs
+
+    def runs(self, first_granules: Indices, granule_counts: Indices) -> Ranges:
+        """Composes the CRCs of these runs of granules, all of which lie in the extent."""
+        starts = self.granule_starts[first_granules]
+        ends = self.granule_starts[first_granules + granule_counts]
+        return Ranges.of(self.bounds, self.shares, starts, ends)
+
+    @cached_property
+    def shares(self) -> FixedFactors:
+        """What each segment's CRC is multiplied by in any composition; made on first use."""
+        return shares_of(self.bounds)
+
+    @cached_property
+    def composer(self) -> Composer:
+        """Composes CRCs of these segments; made on first use."""
+        return Composer.of(self)
 
 
-@lru_cache(maxsize=32)
-def segments_of(
-    extent_bytes: int, spans: tuple[tuple[int, int], ...], granule_bytes: int
-) -> Segments:
-    """The segments of an extent with these leaf spans (start, end in bytes)."""
-    granule_edges = [*range(0, extent_bytes, granule_bytes), extent_bytes]
-    if extent_bytes == 0:
-        granule_edges = [0]
-    edges = set(granule_edges)
-    for start, end in spans:
-        edges.update((start, end))
-    bounds = sorted(edges)
+@dataclass(frozen=True, eq=False)
+class Composer:
+    """Granules, leaves and the whole extent from the CRCs of segments, all at once."""
+
+    segments: Segments
+    #: Granules, then leaves, then the whole.
+    _ranges: Ranges
+
+    @classmethod
+    def of(cls, segments: Segments) -> Composer:
+        """The composer of these segments; milliseconds for thousands of them."""
+        starts = np.concatenate((segments.granule_starts[:-1], segments.leaf_starts, [0]))
+        ends = np.concatenate((segments.granule_starts[1:], segments.leaf_ends, [segments.count]))
+        return cls(segments, Ranges.of(segments.bounds, segments.shares, starts, ends))
+
+    def compose(self, crcs: Uint64s) -> tuple[Uint64s, Uint64s, int]:
+        """CRC of each granule, of each leaf's span in the order of the layout, and of the extent.
+
+        Raises:
+            InvalidInput: the array is not one uint64 per segment.
+        """
+        ranges = self._ranges.compose(self.segments.check(crcs))
+        granule_count = self.segments.granule_count
+        return ranges[:granule_count], ranges[granule_count:-1], int(ranges[-1])
+
+
+def segments_of(layout: Layout, granule_bytes: int) -> Segments:
+    """The segments of a layout; remembered for the last few layouts.
+
+    Raises:
+        InvalidInput: the granule is not 1 to 2**32 - 1 bytes.
+    """
+    if type(granule_bytes) is not int or not 0 < granule_bytes <= GRANULE_BYTES_MAX:
+        raise InvalidInput(f"granule of {granule_bytes} bytes", field="granule_bytes")
+    return _remembered(_Key(layout.topology_hash, granule_bytes, layout))
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """The hash stands for the layout: comparing hundreds of leaves would cost a millisecond."""
+
+    topology_hash: bytes
+    granule_bytes: int
+    layout: Layout = field(compare=False)
+
+
+@lru_cache(maxsize=_REMEMBERED_COUNT)
+def _remembered(key: _Key) -> Segments:
+    extent_bytes = key.layout.extent_bytes
+    spans = [(leaf.offset_bytes, leaf.end_bytes) for leaf in key.layout.tensors]
+    starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    granule_edges = np.arange(0, extent_bytes, key.granule_bytes, dtype=np.int64)
+    granule_edges = np.append(granule_edges, extent_bytes)
+    bounds = np.unique(np.concatenate((granule_edges, starts, ends)))
     return Segments(
-        granule_bytes=granule_bytes,
-        bounds=tuple(bounds),
-        granule_starts=tuple(bisect_left(bounds, edge) for edge in granule_edges),
-        leaf_ranges=tuple(
-            (bisect_left(bounds, start), bisect_left(bounds, end)) for start, end in spans
-        ),
+        granule_bytes=key.granule_bytes,
+        bounds=_frozen(bounds),
+        granule_starts=_frozen(np.searchsorted(bounds, granule_edges)),
+        leaf_starts=_frozen(np.searchsorted(bounds, starts)),
+        leaf_ends=_frozen(np.searchsorted(bounds, ends)),
     )
 
 
-class Prefixes:
-    """CRCs of every prefix of the segments; any range's CRC in one step."""
-
-    def __init__(self, segments: Segments, crcs: Sequence[int]) -> None:
-        self._bounds = segments.bounds
-        self._crcs = crcs
-        self._prefix = [0]
-        for index, crc in enumerate(crcs):
-            size_bytes = self._bounds[index + 1] - self._bounds[index]
-            self._prefix.append(combine_crc64nvme(self._prefix[-1], crc, size_bytes))
-
-    def crc(self, start: int, end: int) -> int:
-        """CRC of the bytes between two indices into `bounds`."""
-        if end == start + 1:
-            return self._crcs[start]
-        size_bytes = self._bounds[end] - self._bounds[start]
-        shifted: int = combine_crc64nvme(self._prefix[start], 0, size_bytes)
-        return self._prefix[end] ^ shifted
-
-    def whole(self) -> int:
-        """CRC of all segments."""
-        return self._prefix[-1]
+def _frozen(indices: Indices) -> Indices:
+    indices.setflags(write=False)
+    return indices

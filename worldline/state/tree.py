@@ -44,7 +44,16 @@ from worldline.state.record import rebuild, registry
 from worldline.state.stride import overlaps_itself
 from worldline.state.view import check_buffer, copy_bits, leaf_views
 
-__all__ = ["TensorSpec", "clear_padding", "layout_of", "materialize", "pack", "plan"]
+__all__ = [
+    "TensorSpec",
+    "check_same",
+    "clear_padding",
+    "layout_of",
+    "materialize",
+    "pack",
+    "plan",
+    "same_device",
+]
 
 
 def plan(tree: object, *, device: torch.device | str | None = None) -> Layout:
@@ -91,7 +100,7 @@ def pack(tree: object, layout: Layout, buffer: torch.Tensor) -> Layout:
     _check_device(found, buffer.device)
     elsewhere = _elsewhere(found, layout, buffer)
     if elsewhere or found.root != layout.root:
-        _check_same(found, layout)
+        check_same(found, layout)
         _check_apart(found.tensors, elsewhere, buffer)
         _clear(layout, buffer)
         for item, view in zip(found.tensors, leaf_views(layout, buffer), strict=True):
@@ -160,8 +169,12 @@ def _placed_in(item: FoundTensor, buffer: torch.Tensor) -> TensorLeaf:
     )
 
 
-def _check_same(found: Harvest, layout: Layout) -> None:
-    """The tree is the one that was laid out: structure, paths, dtypes, shapes, shared memory."""
+def check_same(found: Harvest, layout: Layout) -> None:
+    """The tree is the one that was laid out: structure, paths, dtypes, shapes, shared memory.
+
+    Raises:
+        InvalidInput: it is not; `leaf` says where.
+    """
     for item, leaf in zip(found.tensors, layout.tensors, strict=False):
         if (item.path, item.dtype, item.shape) != (leaf.path, leaf.dtype, leaf.shape):
             raise refused(

@@ -4,7 +4,7 @@ Two implementations: `ucx` for real work, `memory` for tests; tests/conformance 
 what is written here.
 
 Buffers. From the moment `send` or `receive` is called until `Request.terminal` is true the
-transport may read (send) or write (receive) the view. The caller keeps the memory alive and
+transport may read (send) or write (receive) it. The caller keeps the memory alive and
 leaves it alone: a sender may read it, a receiver may not touch it at all. After `terminal` the
 transport never touches it again.
 
@@ -12,6 +12,11 @@ Outcomes. A request ends once: its bytes are complete, or `wait()` raises `Trans
 A cancelled, truncated or orphaned request always raises; none ever returns as if it had been
 done. A send that ends well says only that the buffer may be reused: what the receiver holds,
 only the receiver's digest says.
+
+Readers. Whoever posts a request may have its bytes read on the way, by the thread that moves them
+and while they are in its cache: `reader(offset, size)` is called for consecutive pieces of the
+buffer, for all of them before the request ends well. A sender's bytes may be read before, while or
+after they travel, a receiver's once they are there. A reader that raises fails its request.
 
 Waits. Cancelling the task that waits, or a timeout around it, cancels *the wait* and nothing
 else; the request goes on and may still write. To end requests, `abort()` their endpoint and
@@ -29,8 +34,33 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 from worldline.errors import TransferFailed
+
+
+class DeviceBuffer(Protocol):
+    """A run of bytes in device memory, as `worldline.cuda` hands it out."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length."""
+
+    @property
+    def address(self) -> int:
+        """Of the first byte, in the device's address space."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """What the transport reads of it (CUDA array interface, version 3)."""
+
+
+#: What is sent, received and registered: bytes of the host, or of a device.
+Buffer: TypeAlias = memoryview | DeviceBuffer
+
+#: Reads bytes [offset, offset + size) of the buffer of a request; see Readers above.
+Reader: TypeAlias = Callable[[int, int], None]
 
 #: Chunk i of a transfer travels under tag_base + i.
 TAG_MAX = (1 << 64) - 1
@@ -91,18 +121,18 @@ class Endpoint(ABC):
         """False once closed, aborted, or the peer is known to be gone."""
 
     @abstractmethod
-    def send(self, view: memoryview, tag: int) -> Request:
-        """Post a send of the whole view.
+    def send(self, buffer: Buffer, tag: int, reader: Reader | None = None) -> Request:
+        """Post a send of the whole buffer.
 
         Never blocks and never raises for the wire's sake: a dead endpoint gives a request that
         has already failed.
         """
 
     @abstractmethod
-    def receive(self, view: memoryview, tag: int) -> Request:
-        """Post a receive of exactly `view.nbytes` bytes.
+    def receive(self, buffer: Buffer, tag: int, reader: Reader | None = None) -> Request:
+        """Post a receive of exactly `buffer.nbytes` bytes.
 
-        A longer message raises `TransferFailed` and leaves the view in an unknown state. Both
+        A longer message raises `TransferFailed` and leaves the buffer in an unknown state. Both
         ends know each message's length beforehand; that a shorter one was sent, the digest
         says, not this layer.
         """
@@ -133,7 +163,7 @@ class Transport(ABC):
     @property
     @abstractmethod
     def address(self) -> bytes:
-        """What a peer passes to its `connect`; new at every start."""
+        """What a peer passes to its `connect`; no two starts have the same."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -148,11 +178,24 @@ class Transport(ABC):
         """Abort every endpoint, wait for their requests, release everything."""
 
     @abstractmethod
-    async def register(self, view: memoryview) -> None:
-        """Pin and register memory, once, for as long as it serves as a slot."""
+    async def watch(self) -> None:
+        """Wait until the transport has failed for good: whoever owns it had better end.
+
+        Raises:
+            Unavailable: it has; every request has ended by then, and none succeeds any more.
+        """
 
     @abstractmethod
-    async def unregister(self, view: memoryview) -> None:
+    async def register(self, buffer: Buffer, descriptor: int | None = None) -> None:
+        """Pin and register memory, once, for as long as it serves as a slot.
+
+        `descriptor` is that of the memory file which the buffer maps from its start, where it is
+        one: a peer on this host may then read the buffer in place, of which it is told by `address`
+        from now on.
+        """
+
+    @abstractmethod
+    async def unregister(self, buffer: Buffer) -> None:
         """Undo `register`; no request may be outstanding on the memory."""
 
     @abstractmethod
@@ -161,6 +204,7 @@ class Transport(ABC):
 
         Raises:
             TransferFailed: the address is malformed or no lane reaches it.
+            Unavailable: the transport has failed, see `watch`.
         """
 
     @abstractmethod

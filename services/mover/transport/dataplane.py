@@ -9,6 +9,9 @@ for nobody. ucxx's own progress thread was measured 1.7 to 12 times slower than 
 Polls while requests are outstanding and bytes move; after a moment without progress it arms the
 worker and sleeps in `poll` until UCX or a command wakes it. An idle mover uses no CPU: UCX's
 keepalive wakes it through the same descriptor.
+
+Should anything raise here, the work is told and fails whatever is outstanding; the thread itself
+lives on until `stop`, for commands, which the failed work refuses.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -27,9 +30,11 @@ _log = structlog.get_logger(__name__)
 
 #: Polling goes on this long without progress before the thread sleeps: longer than the gap
 #: between two chunks, far shorter than anything a person or an idle machine would notice.
-SPIN_S = 0.001
-#: Most progress calls between two looks at commands and completions.
-PROGRESS_BATCH = 16
+_SPIN_S = 0.001
+#: The same where cores are as few as the ends of a transfer: somebody else has use for this one,
+#: perhaps the peer. Yielding instead gives it away for milliseconds, if anybody else is busy.
+_SPIN_FEW_CORES_S = 0.00005
+_FEW_CORES = 2
 #: Longest sleep: a lost wake-up must not become a hang.
 SLEEP_MS = 200
 
@@ -37,10 +42,20 @@ SLEEP_MS = 200
 class Work(Protocol):
     """What the thread serves; called on it only."""
 
-    worker: Any
+    def descriptor(self) -> int:
+        """Readable when there is something to do, once `arm` was true."""
 
-    def sweep(self) -> bool:
-        """Report finished requests; whether any is still outstanding."""
+    def arm(self) -> bool:
+        """Whether it is safe to sleep until the descriptor is readable."""
+
+    def turn(self) -> bool:
+        """Do a bounded piece of what there is to do; whether anything moved."""
+
+    def is_busy(self) -> bool:
+        """Whether any request is outstanding."""
+
+    def fail(self, cause: Exception) -> None:
+        """`turn` or `arm` has raised, and will not be called again."""
 
 
 class DataPlane:
@@ -52,6 +67,8 @@ class DataPlane:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
         self._sleeping = False
+        few = len(os.sched_getaffinity(0)) <= _FEW_CORES
+        self._spin_s = _SPIN_FEW_CORES_S if few else _SPIN_S
         self._thread = threading.Thread(target=self._run, name="data-plane", daemon=True)
 
     def start(self) -> None:
@@ -75,21 +92,37 @@ class DataPlane:
         return True
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as cause:
+            _log.exception("dataplane.failed")
+            self._work.fail(cause)
+            self._refuse()
+
+    def _serve(self) -> None:
         poller = select.poll()
-        poller.register(self._work.worker.epoll_file_descriptor, select.POLLIN)
+        poller.register(self._work.descriptor(), select.POLLIN)
         poller.register(self._wake, select.POLLIN)
         moved_at = time.monotonic()
-        while not (self._stopping and not self._commands):
+        while not self._done:
             moved = self._run_commands()
-            moved = self._progress() or moved
-            outstanding = self._work.sweep()
+            moved = self._work.turn() or moved
             if moved:
                 moved_at = time.monotonic()
-            elif outstanding and time.monotonic() - moved_at < SPIN_S:
-                os.sched_yield()  # the peer may need this core to make the progress awaited here
-            else:
+            elif not self._work.is_busy() or time.monotonic() - moved_at >= self._spin_s:
                 self._sleep(poller)
                 moved_at = time.monotonic()
+
+    def _refuse(self) -> None:
+        poller = select.poll()
+        poller.register(self._wake, select.POLLIN)
+        while not self._done:
+            self._run_commands()
+            self._sleep(poller, armed=True)
+
+    @property
+    def _done(self) -> bool:
+        return self._stopping and not self._commands
 
     def _run_commands(self) -> bool:
         ran = False
@@ -102,22 +135,12 @@ class DataPlane:
             ran = True
         return ran
 
-    def _progress(self) -> bool:
-        worker = self._work.worker
-        for count in range(PROGRESS_BATCH):
-            if not worker.progress_once():
-                # Only this one also carries out the cancellations that ucxx has scheduled, for
-                # the requests of an endpoint whose peer has died.
-                worker.progress()
-                return count > 0
-        return True
-
-    def _sleep(self, poller: select.poll) -> None:
+    def _sleep(self, poller: select.poll, *, armed: bool = False) -> None:
         # Announced before the last look at the queue, so that a command that comes in between
         # either is seen here or writes the descriptor.
         self._sleeping = True
         try:
-            if self._commands or self._stopping or not self._work.worker.arm():
+            if self._commands or self._stopping or not (armed or self._work.arm()):
                 return
             for descriptor, _ in poller.poll(SLEEP_MS):
                 if descriptor == self._wake:

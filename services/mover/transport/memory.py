@@ -11,8 +11,8 @@ import asyncio
 import itertools
 from dataclasses import dataclass
 
-from services.mover.transport.base import Endpoint, Request, Transport
-from worldline.errors import TransferFailed
+from services.mover.transport.base import Buffer, Endpoint, Reader, Request, Transport
+from worldline.errors import InvalidInput, TransferFailed
 
 _PREFIX = b"memory:"
 _peers: dict[bytes, MemoryTransport] = {}
@@ -26,6 +26,17 @@ class _Posted:
     request: Request
     view: memoryview
     endpoint: MemoryEndpoint
+    reader: Reader | None
+
+    def end(self) -> None:
+        """Its bytes are where they should be."""
+        error = None
+        if self.reader is not None and self.view.nbytes:
+            try:
+                self.reader(0, self.view.nbytes)
+            except Exception as cause:
+                error = TransferFailed(f"{self.request.kind}: {cause!r}")
+        self.request.end(error)
 
 
 class MemoryEndpoint(Endpoint):
@@ -42,27 +53,27 @@ class MemoryEndpoint(Endpoint):
         """Whether both ends are still there."""
         return self._open and self.peer in _peers
 
-    def send(self, view: memoryview, tag: int) -> Request:
+    def send(self, buffer: Buffer, tag: int, reader: Reader | None = None) -> Request:
         """See `Endpoint.send`."""
-        posted = self._post("send", view, tag)
+        posted = self._post("send", _host(buffer), tag, reader)
         if not posted.request.terminal:
             _peers[self.peer].arrive(posted)
         return posted.request
 
-    def receive(self, view: memoryview, tag: int) -> Request:
+    def receive(self, buffer: Buffer, tag: int, reader: Reader | None = None) -> Request:
         """See `Endpoint.receive`."""
-        posted = self._post("receive", view, tag)
+        posted = self._post("receive", _host(buffer), tag, reader)
         if not posted.request.terminal:
             self._transport.expect(posted)
         return posted.request
 
-    def _post(self, kind: str, view: memoryview, tag: int) -> _Posted:
+    def _post(self, kind: str, view: memoryview, tag: int, reader: Reader | None) -> _Posted:
         request = Request(kind, tag, view.nbytes)
         if not self.alive:
             request.end(TransferFailed(f"{kind}: the endpoint is closed or the peer is gone"))
         self.requests = [other for other in self.requests if not other.terminal]
         self.requests.append(request)
-        return _Posted(request, view.cast("B") if view.nbytes else view, self)
+        return _Posted(request, view.cast("B") if view.nbytes else view, self, reader)
 
     def lanes(self) -> tuple[str, ...]:
         """Always the one."""
@@ -138,13 +149,17 @@ class MemoryTransport(Transport):
             if endpoint.peer == address:
                 endpoint.fail("the peer is gone")
 
-    async def register(self, view: memoryview) -> None:
-        """Only counted: there is no device to tell."""
-        self._registered.add(id(view.obj))
+    async def watch(self) -> None:
+        """It does not fail."""
+        await asyncio.get_running_loop().create_future()
 
-    async def unregister(self, view: memoryview) -> None:
+    async def register(self, buffer: Buffer, descriptor: int | None = None) -> None:
+        """Only counted: there is no device to tell."""
+        self._registered.add(_key(buffer))
+
+    async def unregister(self, buffer: Buffer) -> None:
         """See `Transport.unregister`."""
-        self._registered.discard(id(view.obj))
+        self._registered.discard(_key(buffer))
 
     async def connect(self, address: bytes) -> Endpoint:
         """See `Transport.connect`."""
@@ -218,8 +233,8 @@ class MemoryTransport(Transport):
             )
         else:
             receive.view[: send.view.nbytes] = send.view
-            receive.request.end(None)
-        send.request.end(None)
+            receive.end()
+        send.end()
 
     def withdraw(self, endpoint: MemoryEndpoint, why: str) -> None:
         """Take back what an endpoint posted and nothing has matched yet."""
@@ -230,3 +245,13 @@ class MemoryTransport(Transport):
                     posted.request.end(TransferFailed(why, reason="CANCELLED"))
                 if not table[tag]:
                     del table[tag]
+
+
+def _key(buffer: Buffer) -> int:
+    return id(buffer.obj) if isinstance(buffer, memoryview) else buffer.address
+
+
+def _host(buffer: Buffer) -> memoryview:
+    if not isinstance(buffer, memoryview):
+        raise InvalidInput("the in-memory transport carries host memory only", field="buffer")
+    return buffer

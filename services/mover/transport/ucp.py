@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from services.mover.transport.base import Buffer
+
 _LANES_MAX = 64
 _EP_ATTR_FIELD_TRANSPORTS = 1 << 3
 _MEM_MAP_FIELD_ADDRESS = 1 << 0
@@ -136,6 +138,8 @@ def _bound(function: Any, result: Any, arguments: int) -> Any:
     return function
 
 
-def address_of(view: memoryview) -> int:
-    """Where a writable, contiguous view begins in memory."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+def address_of(buffer: Buffer) -> int:
+    """Where a writable, contiguous buffer begins in its memory."""
+    if isinstance(buffer, memoryview):
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    return buffer.address

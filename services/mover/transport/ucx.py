@@ -1,6 +1,6 @@
-"""UCX transport: tag messages between worker addresses, over whatever lanes UCX picks.
+"""UCX transport: tag messages between workers, over whatever lanes UCX picks, or read in place.
 
-The only module that imports ucxx, and only its bindings: the asyncio layer above them returns
+Only this package imports ucxx, and only its bindings: the asyncio layer above them returns
 from a cancelled send as if it had been done. Here a request that did not complete raises.
 
 The bindings cannot cancel one request, and UCX itself cannot recall one that has begun to move.
@@ -8,61 +8,51 @@ Ending requests therefore means closing their endpoint with error handling on: U
 each of them with an error, and `abort` waits until it has. That is why an endpoint serves one
 transfer at a time, and why receives are posted through an endpoint as well.
 
-Configuration. `UCX_*` variables win over what is set here:
-
-- `POSIX_ERROR_HANDLING=y` keeps the shared-memory lane, which is the fastest that still notices a
-  dead peer; without it, endpoints with error handling fall back to TCP.
-- `TCP_TX_SEG_SIZE`, `TCP_RX_SEG_SIZE`: the default of 8 KiB costs four fifths of the rate.
-- `KEEPALIVE_INTERVAL=1s`: a dead peer is noticed in about a second instead of twenty.
+Between processes of one host the receiver maps the sender's memory files and copies from there
+(`rendezvous`); UCX then carries the small messages around it, and notices a dead peer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import structlog
-import ucxx._lib.libucxx as ucx_api
-from ucxx._lib.arr import Array
+from ucxx._lib.libucxx import UCXError
 
-from services.mover.transport.base import TAG_MAX, Endpoint, Request, Transport
+from services.mover.transport.base import TAG_MAX, Buffer, Endpoint, Reader, Request, Transport
 from services.mover.transport.dataplane import DataPlane
-from services.mover.transport.ucp import Ucp, address_of
+from services.mover.transport.lanes import Lane, reads_in_place, ucx_options
+from services.mover.transport.neighbours import Neighbour
+from services.mover.transport.peeraddress import MemoryFile, PeerAddress, own_address, peer_address
+from services.mover.transport.rendezvous import Place
+from services.mover.transport.ucp import address_of
 from services.mover.transport.ucxendpoint import UcxEndpoint
+from services.mover.transport.ucxworker import UcxWorker
+from worldline.cuda.runtime import adopt_device
 from worldline.errors import TransferFailed, Unavailable
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
-DEFAULTS = {
-    "POSIX_ERROR_HANDLING": "y",
-    "TCP_TX_SEG_SIZE": "1m",
-    "TCP_RX_SEG_SIZE": "2m",
-    "KEEPALIVE_INTERVAL": "1s",
-}
 #: Parked endpoints are a cache: this many peers are kept warm.
 PARKED_MAX = 16
-#: Worker addresses are a few hundred bytes; anything longer is not one.
-ADDRESS_BYTES_MAX = 65_536
 _STOP_S = 5.0
 _FLUSH_S = 5.0
 _CHECK_BYTES = 100_000
 _CHECK_S = 3.0
-#: Bound on the messages dropped at the end: far more than aborted windows can leave behind.
-_UNEXPECTED_MAX = 1_000_000
 
 
-class _Posted:
-    """A request, UCX's handle of it, and the buffer that it keeps alive."""
+class _Registered:
+    """Registered memory: UCX's handle of it, and the memory file that it maps from the start."""
 
-    __slots__ = ("buffer", "handle", "request")
-
-    def __init__(self, request: Request, handle: Any, buffer: Any) -> None:
-        self.request = request
+    def __init__(self, size_bytes: int, handle: int, file: MemoryFile | None) -> None:
+        self.size_bytes = size_bytes
         self.handle = handle
-        self.buffer = buffer
+        self.file = file
 
 
 class UcxTransport(Transport):
@@ -70,58 +60,70 @@ class UcxTransport(Transport):
 
     name = "ucx"
 
-    def __init__(self, options: Mapping[str, str] | None = None) -> None:
-        """`options` are UCX's, without their prefix; they win over `DEFAULTS`."""
-        self._options = {**DEFAULTS, **(options or {})}
-        self.context: Any = None
-        self.worker: Any = None
-        self._ucp: Any = None
+    def __init__(
+        self,
+        options: Mapping[str, str] | None = None,
+        cuda_devices: Sequence[int] = (),
+        lane: Lane = Lane.AUTO,
+    ) -> None:
+        """`options` are UCX's, without their prefix; they win over those of the lane.
+
+        `cuda_devices` are those whose memory will be carried, by index. Their memory cannot be
+        read in place, and the messages around it would only delay them.
+        """
+        options = options or {}
+        self._cuda_devices = tuple(cuda_devices)
+        self._options = ucx_options(lane, options, os.environ)
+        self._mappable = not self._cuda_devices and reads_in_place(lane, options, os.environ)
+        self._worker: UcxWorker | None = None
         self._plane: DataPlane | None = None
-        self._loop: Any = None
-        self._address = b""
-        self._posted: list[tuple[UcxEndpoint, _Posted]] = []
         self._endpoints: set[UcxEndpoint] = set()
         self._parked: list[UcxEndpoint] = []
-        self._registered: dict[int, int] = {}
-        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+        self._registered: dict[int, _Registered] = {}
+        self._neighbours: dict[bytes, Neighbour] = {}
+        self._mapping = ThreadPoolExecutor(1, thread_name_prefix="neighbours")
+        self._leaving: set[asyncio.Future[None]] = set()
 
     @property
     def address(self) -> bytes:
-        """The worker's address, as UCX packs it."""
-        return self._address
+        """The worker's address, and the memory files that a neighbour may map."""
+        return self._own().pack()
+
+    def _own(self) -> PeerAddress:
+        if self._worker is None:
+            raise Unavailable("the transport is not started", reason="TRANSPORT_STOPPED")
+        files = [entry.file for entry in self._registered.values() if entry.file is not None]
+        numbers = (file.number for file in files)
+        return own_address(self._worker.address, numbers, mappable=self._mappable)
 
     async def start(self) -> None:
         """See `Transport.start`."""
-        self._loop = asyncio.get_running_loop()
         try:
-            # Tags and wake-up only: features that are not asked for open no resources.
-            self.context = ucx_api.UCXContext(
-                {
-                    name: value
-                    for name, value in self._options.items()
-                    if f"UCX_{name}" not in os.environ
-                },
-                (ucx_api.Feature.TAG, ucx_api.Feature.WAKEUP),
-            )
-            self.worker = ucx_api.UCXWorker(self.context)
-            self.worker.init_blocking_progress_mode()
-            self._address = self.worker.address.tobytes()
-            self._ucp = Ucp()
-        except (ucx_api.UCXError, OSError, RuntimeError) as error:
+            self._worker = UcxWorker(self._options, asyncio.get_running_loop())
+        except (UCXError, OSError, RuntimeError) as error:
             raise _unusable(error) from error
-        self._plane = DataPlane(self)
+        self._plane = DataPlane(self._worker)
         self._plane.start()
+        for index in reversed(self._cuda_devices):
+            # UCX works in the context of the thread that makes progress.
+            await self._call(adopt_device, index)
         try:
             await self._check_loopback()
         except (TransferFailed, TimeoutError) as error:
             await self.stop()
             raise _unusable(error) from error
 
+    async def watch(self) -> None:
+        """See `Transport.watch`."""
+        if self._worker is None:
+            raise Unavailable("the transport is not started", reason="TRANSPORT_STOPPED")
+        raise await asyncio.shield(self._worker.failed)
+
     async def _check_loopback(self) -> None:
         """Move a few bytes to this very worker: lanes may exist and still not fit what we ask."""
         sent, landed = bytearray(os.urandom(_CHECK_BYTES)), bytearray(_CHECK_BYTES)
         async with asyncio.timeout(_CHECK_S):
-            endpoint = await self.connect(self._address)
+            endpoint = await self.connect(self.address)
             try:
                 receive = endpoint.receive(memoryview(landed), TAG_MAX)
                 await endpoint.send(memoryview(sent), TAG_MAX).wait()
@@ -133,39 +135,36 @@ class UcxTransport(Transport):
 
     async def stop(self) -> None:
         """See `Transport.stop`."""
-        if self._plane is None:
+        worker, plane = self._worker, self._plane
+        if worker is None or plane is None:
             return
         try:
             async with asyncio.timeout(_STOP_S):
                 for endpoint in [*self._endpoints, *self._parked]:
                     await endpoint.abort()
+                await asyncio.gather(*self._leaving, return_exceptions=True)
         except TimeoutError:
             _log.exception("ucx.requests_not_terminal", census=self.census())
-        for handle in self._registered.values():
-            await self._call(self._unmap, handle)
+        if worker.failure is None:
+            for entry in self._registered.values():
+                await self._call(worker.unmap, entry.handle)
+            plane.submit(worker.drop_unexpected)
         self._registered = {}
-        plane, self._plane = self._plane, None
-        plane.submit(self._drop_unexpected)
+        self._plane = None
         if not await asyncio.to_thread(plane.stop, _STOP_S):
             _log.error("ucx.data_plane_stuck")
-        self.worker = self.context = None
-
-    def _drop_unexpected(self) -> None:
-        """Take messages that nobody received off the worker.
-
-        ucxx's destructor would receive each of them first, and wait for ever where the sender has
-        aborted or died.
-        """
-        every = ucx_api.UCXXTag(0), ucx_api.UCXXTagMask(0)
-        for _ in range(_UNEXPECTED_MAX):
-            if not self.worker.tag_probe(*every, True).matched:
-                break
-
-    # --- on the event loop -------------------------------------------------------------------
+        self._worker = None
+        await asyncio.to_thread(self._mapping.shutdown)
 
     async def _call(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Run a function on the data-plane thread; its result or exception comes back."""
-        if self._plane is None:
+        """Run a function on the data-plane thread; its result or exception comes back.
+
+        Raises:
+            TransferFailed: the transport is stopped.
+            Unavailable: the data plane has failed.
+        """
+        worker, plane = self._worker, self._plane
+        if worker is None or plane is None:
             raise TransferFailed("the transport is stopped")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_T] = loop.create_future()
@@ -180,49 +179,83 @@ class UcxTransport(Transport):
 
         def run() -> None:
             try:
+                if worker.failure is not None:
+                    raise worker.failure
                 result = function(*arguments)
             except Exception as error:
                 loop.call_soon_threadsafe(settle, None, error)
             else:
                 loop.call_soon_threadsafe(settle, result, None)
 
-        self._plane.submit(run)
+        plane.submit(run)
         return await answer
 
-    async def register(self, view: memoryview) -> None:
-        """See `Transport.register`."""
-        address = address_of(view)
-        self._registered[address] = await self._call(self._map, address, view.nbytes)
+    # --- memory ------------------------------------------------------------------------------
 
-    async def unregister(self, view: memoryview) -> None:
+    async def register(self, buffer: Buffer, descriptor: int | None = None) -> None:
+        """See `Transport.register`."""
+        worker = self._started()
+        file = None if descriptor is None else MemoryFile.of(descriptor)
+        handle = await self._call(worker.map, buffer)
+        self._registered[address_of(buffer)] = _Registered(buffer.nbytes, handle, file)
+
+    async def unregister(self, buffer: Buffer) -> None:
         """See `Transport.unregister`."""
-        handle = self._registered.pop(address_of(view), None)
-        if handle is not None:
-            await self._call(self._unmap, handle)
+        entry = self._registered.pop(address_of(buffer), None)
+        worker = self._worker
+        if entry is not None and worker is not None and worker.failure is None:
+            await self._call(worker.unmap, entry.handle)
+
+    def place_of(self, buffer: Buffer) -> Place | None:
+        """Where in a registered memory file a host buffer lies; also for the data-plane thread."""
+        if not isinstance(buffer, memoryview) or buffer.readonly or not buffer.nbytes:
+            return None
+        address = address_of(buffer)
+        for start, entry in list(self._registered.items()):
+            offset_bytes = address - start
+            if entry.file is not None and 0 <= offset_bytes <= entry.size_bytes - buffer.nbytes:
+                return Place(entry.file, offset_bytes, buffer.nbytes)
+        return None
+
+    # --- endpoints ---------------------------------------------------------------------------
 
     async def connect(self, address: bytes) -> Endpoint:
         """See `Transport.connect`."""
+        worker = self._started()
+        peer = peer_address(address)
         for endpoint in [other for other in self._parked if not other.alive]:
             await endpoint.abort()
         for endpoint in self._parked:
-            if endpoint.peer == address:
+            if endpoint.peer.worker == peer.worker:
                 self._parked.remove(endpoint)
                 self._endpoints.add(endpoint)
+                endpoint.peer = peer  # it may have more memory by now
                 return endpoint
-        if not 0 < len(address) <= ADDRESS_BYTES_MAX:
-            raise TransferFailed("not a UCX worker address", field="worker_address")
-        endpoint = UcxEndpoint(self, address)
+        endpoint = UcxEndpoint(self, peer, self._neighbour(peer))
         self._endpoints.add(endpoint)
         try:
-            await self._call(self._open, endpoint)
+            endpoint.note_lanes(await self._call(worker.open, endpoint))
         except BaseException:
             # Cancelled, perhaps after UCX made it: the close is queued behind the open.
             endpoint.give_up()
             self._endpoints.discard(endpoint)
             if self._plane is not None:
-                self._plane.submit(lambda: self._close(endpoint))
+                self._plane.submit(lambda: worker.close(endpoint))
+            self.leave(endpoint)
             raise
         return endpoint
+
+    def _wake(self) -> None:
+        """Have the data-plane thread look again."""
+        if self._plane is not None:
+            self._plane.submit(lambda: None)
+
+    def _neighbour(self, peer: PeerAddress) -> Neighbour | None:
+        if not peer.is_neighbour_of(self._own()):
+            return None
+        if peer.worker not in self._neighbours:
+            self._neighbours[peer.worker] = Neighbour(peer.pid, self._mapping, self._wake)
+        return self._neighbours[peer.worker]
 
     async def park(self, endpoint: Endpoint) -> None:
         """See `Transport.park`."""
@@ -237,9 +270,13 @@ class UcxTransport(Transport):
             await self._parked[0].abort()
 
     async def flush(self, endpoint: UcxEndpoint) -> None:
-        """Wait until everything sent has left this process."""
+        """Wait until everything sent has left this process.
+
+        Raises:
+            TransferFailed: the peer is gone, or it took too long.
+        """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        await self._call(self._flush, endpoint, done)
+        await self._call(self._started().flush, endpoint, done)
         try:
             async with asyncio.timeout(_FLUSH_S):
                 await asyncio.shield(done)
@@ -251,7 +288,27 @@ class UcxTransport(Transport):
         self._endpoints.discard(endpoint)
         if endpoint in self._parked:
             self._parked.remove(endpoint)
-        await self._call(self._close, endpoint)
+        worker = self._worker
+        if worker is not None and worker.failure is None:
+            await self._call(worker.close, endpoint)
+
+    def leave(self, endpoint: UcxEndpoint) -> None:
+        """An endpoint has ended: without another one to its peer, the peer's memory is let go."""
+        worker = endpoint.peer.worker
+        if any(other.peer.worker == worker for other in (*self._endpoints, *self._parked)):
+            return
+        neighbour = self._neighbours.pop(worker, None)
+        if neighbour is not None:
+            neighbour.close()
+
+    def lost(self, endpoint: UcxEndpoint) -> None:
+        """A peer is gone. Whoever uses the endpoint aborts it; nobody does if it is parked."""
+        if endpoint in self._parked:
+            self._parked.remove(endpoint)
+            self._endpoints.add(endpoint)
+            leaving = asyncio.ensure_future(endpoint.abort())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
 
     def census(self) -> dict[str, int]:
         """See `Transport.census`."""
@@ -261,133 +318,31 @@ class UcxTransport(Transport):
             "endpoints_parked": len(self._parked),
             "requests_outstanding": sum(len(endpoint.requests) for endpoint in every),
             "registrations": len(self._registered),
+            "neighbours": len(self._neighbours),
         }
 
-    def post(self, endpoint: UcxEndpoint, request: Request, view: memoryview) -> None:
-        """Hand a request to the data-plane thread."""
-        if self._plane is None:
-            self._finish(endpoint, request, TransferFailed("the transport is stopped"))
-            return
-        self._plane.submit(lambda: self._start(endpoint, request, view))
-
-    def _finish(
-        self, endpoint: UcxEndpoint, request: Request, error: TransferFailed | None
+    def post(
+        self, endpoint: UcxEndpoint, request: Request, buffer: Buffer, reader: Reader | None
     ) -> None:
-        request.end(error)
-        endpoint.note_end(request)
-
-    # --- on the data-plane thread ------------------------------------------------------------
-
-    def _start(self, endpoint: UcxEndpoint, request: Request, view: memoryview) -> None:
-        if endpoint.handle is None:
-            error = TransferFailed(f"{request.kind}: the endpoint was aborted", reason="CANCELLED")
-            self._loop.call_soon_threadsafe(self._finish, endpoint, request, error)
+        """Hand a request to the data-plane thread."""
+        worker, plane = self._worker, self._plane
+        if worker is None or plane is None:
+            endpoint.end(request, TransferFailed("the transport is stopped"))
             return
-        try:
-            buffer = Array(view)
-            tag = ucx_api.UCXXTag(request.tag)
-            if request.kind == "send":
-                handle = endpoint.handle.tag_send(buffer, tag)
-            else:
-                handle = endpoint.handle.tag_recv(buffer, tag)
-        except (ucx_api.UCXError, RuntimeError, ValueError) as cause:
-            error = TransferFailed(f"{request.kind}: {cause}")
-            self._loop.call_soon_threadsafe(self._finish, endpoint, request, error)
-            return
-        self._posted.append((endpoint, _Posted(request, handle, buffer)))
+        plane.submit(lambda: worker.post(endpoint, request, buffer, reader))
 
-    def sweep(self) -> bool:
-        """Report finished requests and flushes; whether any is still outstanding."""
-        if self._posted:
-            self._posted = [entry for entry in self._posted if not self._reported(*entry)]
-        if self._flushes:
-            self._flushes = [entry for entry in self._flushes if not self._flushed(*entry)]
-        return bool(self._posted or self._flushes)
-
-    def _reported(self, endpoint: UcxEndpoint, posted: _Posted) -> bool:
-        if not posted.handle.completed:
-            return False
-        error = None
-        try:
-            posted.handle.check_error()
-        except ucx_api.UCXMessageTruncatedError as cause:
-            error = TransferFailed(f"{posted.request.kind}: {cause}", reason="TRUNCATED")
-        except ucx_api.UCXCanceledError as cause:
-            error = TransferFailed(f"{posted.request.kind}: {cause}", reason="CANCELLED")
-        except (ucx_api.UCXError, RuntimeError) as cause:
-            error = TransferFailed(f"{posted.request.kind}: {cause}")
-        self._loop.call_soon_threadsafe(self._finish, endpoint, posted.request, error)
-        return True
-
-    def _open(self, endpoint: UcxEndpoint) -> None:
-        try:
-            packed = ucx_api.UCXAddress.create_from_buffer(endpoint.peer)
-            handle = ucx_api.UCXEndpoint.create_from_worker_address(self.worker, packed, True)
-        except (ucx_api.UCXError, RuntimeError, ValueError) as cause:
-            raise TransferFailed(
-                f"no lane reaches the peer: {cause}", field="worker_address"
-            ) from cause
-
-        def lost() -> None:
-            endpoint.failed = True
-
-        handle.set_close_callback(lost)
-        endpoint.handle = handle
-        # UCX has chosen them by now: the address says all that the choice depends on.
-        endpoint.note_lanes(self._ucp.lanes(handle.handle))
-
-    def _close(self, endpoint: UcxEndpoint) -> None:
-        handle, endpoint.handle = endpoint.handle, None
-        if handle is not None:
-            handle.close_blocking()
-            handle.remove_close_callback()
-
-    def _flush(self, endpoint: UcxEndpoint, done: asyncio.Future[None]) -> None:
-        if endpoint.handle is None or not endpoint.handle.alive:
-            raise TransferFailed("the peer is gone")
-        try:
-            request = self._ucp.flush_start(endpoint.handle.handle)
-        except OSError as cause:
-            raise TransferFailed(f"flush: {cause}") from cause
-        if request:
-            self._flushes.append((request, done))
-        else:
-            self._loop.call_soon_threadsafe(_settle, done, None)
-
-    def _flushed(self, request: int, done: asyncio.Future[None]) -> bool:
-        try:
-            if not self._ucp.flush_done(request):
-                return False
-        except OSError as cause:
-            self._loop.call_soon_threadsafe(_settle, done, TransferFailed(str(cause)))
-        else:
-            self._loop.call_soon_threadsafe(_settle, done, None)
-        return True
-
-    def _map(self, address: int, size_bytes: int) -> int:
-        try:
-            handle: int = self._ucp.memory_map(self.context.handle, address, size_bytes)
-        except OSError as cause:
-            raise Unavailable(str(cause), reason="REGISTRATION_FAILED") from cause
-        return handle
-
-    def _unmap(self, handle: int) -> None:
-        self._ucp.memory_unmap(self.context.handle, handle)
-
-
-def _settle(future: asyncio.Future[None], error: TransferFailed | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(None)
+    def _started(self) -> UcxWorker:
+        if self._worker is None or self._plane is None:
+            raise TransferFailed("the transport is stopped")
+        if self._worker.failure is not None:
+            raise self._worker.failure
+        return self._worker
 
 
 def _unusable(error: Exception) -> Unavailable:
-    tls = os.environ.get("UCX_TLS", "")
-    hint = f"UCX_TLS={tls} leaves no usable transport" if tls else "UCX does not work here"
+    tls = os.environ.get("UCX_TLS")
+    hint = "UCX does not work here" if tls is None else f"UCX_TLS={tls} leaves no usable transport"
     why = str(error) or "a message to itself did not arrive in time"
     return Unavailable(
-        f"{hint}: {why}", reason="TRANSPORT_UNUSABLE", field="UCX_TLS" if tls else None
+        f"{hint}: {why}", reason="TRANSPORT_UNUSABLE", field=None if tls is None else "UCX_TLS"
     )

@@ -7,7 +7,13 @@ from typing import Any
 
 from services.admission.core import Admission
 from services.admission.policy import Policy
-from services.admission.requests import DeviceLoad, MoveReport, MoveRequest, SessionRequest
+from services.admission.requests import (
+    DeviceLoad,
+    MoveReport,
+    MoveRequest,
+    MoveTarget,
+    SessionRequest,
+)
 from worldline.admissibility.path_rate import TransferSample
 from worldline.contract import Contract, ServiceClass
 from worldline.ticket import MovePurpose
@@ -33,16 +39,22 @@ def session(**changes: Any) -> SessionRequest:
     return SessionRequest(contract, state_bytes, dataclasses.replace(DEVICE, **changes))
 
 
-def move(number: int = 1, source: str = "a", target: str = "b", **changes: Any) -> MoveRequest:
-    """A frozen move of MG2's size from node `source` to node `target`."""
+def receiver(node_id: str, **changes: Any) -> MoveTarget:
+    """A receiver with room for whatever a test moves there."""
+    return dataclasses.replace(MoveTarget(node_id, f"engine-{node_id}", slots_free=100), **changes)
+
+
+def move(number: int = 1, source: str = "a", *targets: str, **changes: Any) -> MoveRequest:
+    """A frozen move of MG2's size from node `source` to one of the nodes `targets`, or to b."""
     horizon_ms = changes.pop("horizon_ms", 400.0)
+    service_class = changes.pop("service_class", CONTRACT.service_class)
     request = MoveRequest(
         move_id=f"move-{number}",
         session_id=f"session-{number}",
         epoch=1,
-        contract=dataclasses.replace(CONTRACT, horizon_ms=horizon_ms),
+        contract=dataclasses.replace(CONTRACT, horizon_ms=horizon_ms, service_class=service_class),
         source_node_id=source,
-        target_node_id=target,
+        targets=tuple(receiver(target) for target in targets or ("b",)),
         extent_bytes=STATE_BYTES,
         topology_hash=b"12345678",
         purpose=MovePurpose.SESSION,

@@ -25,7 +25,7 @@ def move_message(**changes: Any) -> admission_pb2.AdmitMoveRequest:
         "epoch": 1,
         "contract": contract_to_proto(CONTRACT),
         "source_node_id": "a",
-        "target_node_id": "b",
+        "targets": [admission_pb2.MoveTarget(node_id="b", engine_id="engine-b", slots_free=1)],
         "extent_bytes": STATE_BYTES,
         "topology_hash": b"12345678",
         "purpose": move_pb2.MOVE_PURPOSE_SESSION,
@@ -80,8 +80,17 @@ def test_a_probe_needs_neither_contract_nor_session() -> None:
         ({"move_id": ""}, "move_id"),
         ({"session_id": ""}, "session_id"),
         ({"source_node_id": ""}, "source_node_id"),
-        ({"target_node_id": " "}, "target_node_id"),
-        ({"target_node_id": "a"}, "target_node_id"),
+        ({"targets": []}, "targets"),
+        ({"targets": [admission_pb2.MoveTarget(node_id="b")] * 65}, "targets"),
+        ({"targets": [admission_pb2.MoveTarget(node_id=" ")]}, "targets.node_id"),
+        ({"targets": [admission_pb2.MoveTarget(node_id="a")]}, "targets.node_id"),
+        ({"targets": [admission_pb2.MoveTarget(node_id="b", host_id="\n")]}, "targets.host_id"),
+        (
+            {"targets": [admission_pb2.MoveTarget(node_id="b", digest_rate_bytes_per_s=math.inf)]},
+            "targets.digest_rate_bytes_per_s",
+        ),
+        ({"saves_ms": math.nan}, "saves_ms"),
+        ({"saves_ms": -1.0}, "saves_ms"),
         ({"epoch": 2**63}, "epoch"),
         ({"extent_bytes": 0}, "extent_bytes"),
         ({"extent_bytes": 2**63}, "extent_bytes"),
@@ -103,7 +112,7 @@ def test_a_bad_move_is_named(changes: dict[str, Any], field: str) -> None:
 
 def test_a_move_to_itself_has_a_reason_of_its_own() -> None:
     with pytest.raises(InvalidInput) as caught:
-        parse.move_request(move_message(target_node_id="a"))
+        parse.move_request(move_message(source_node_id="b"))
     assert caught.value.reason == "MOVE_TO_ITSELF"
 
 

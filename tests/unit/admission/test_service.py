@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -30,10 +31,11 @@ DEADLINE_S = 10.0
 
 
 @asynccontextmanager
-async def running(**changes: object) -> AsyncIterator[admission_pb2_grpc.AdmissionServiceStub]:
+async def running(**changes: Any) -> AsyncIterator[admission_pb2_grpc.AdmissionServiceStub]:
     """The whole service in this loop; ends with it gone."""
     read_fd, write_fd = os.pipe()
-    settings = AdmissionSettings(ready_fd=write_fd, grace_s=0.1, **changes)  # type: ignore[arg-type]
+    values: dict[str, Any] = {"ready_fd": write_fd, "grace_s": 0.1, "relearn": False} | changes
+    settings = AdmissionSettings(**values)
     stop = asyncio.Event()
     serving = asyncio.ensure_future(serve(settings, stop))
     try:
@@ -131,8 +133,8 @@ async def test_a_session_is_admitted() -> None:
 async def test_what_does_not_parse_names_its_field() -> None:
     async with running() as stub:
         with pytest.raises(InvalidInput) as caught:
-            await _admit(stub, move_message(target_node_id="a"))
-        assert (caught.value.field, caught.value.reason) == ("target_node_id", "MOVE_TO_ITSELF")
+            await _admit(stub, move_message(source_node_id="b"))
+        assert (caught.value.field, caught.value.reason) == ("targets.node_id", "MOVE_TO_ITSELF")
         with pytest.raises(InvalidInput) as caught:
             await _admit(stub, move_message(), client_id="two words")
         assert caught.value.field == "worldline-client-id"
@@ -207,7 +209,7 @@ async def test_the_reaper_wakes_by_itself_at_a_deadline(monkeypatch: pytest.Monk
     reaper = asyncio.ensure_future(runtime.reap())
     await asyncio.sleep(0)  # the reaper waits with nothing held, and must be woken by the hold
     try:
-        assert runtime.admit_move(probe())[0].admitted
+        assert runtime.admit_move(probe())[0].verdict.admitted
         async with asyncio.timeout(REAP_INTERVAL_MAX_S / 2):
             await reaped.wait()
         assert len(runtime.core.holds) == 0

@@ -14,7 +14,7 @@ import pytest
 
 from worldline.cli import cluster as cluster_module
 from worldline.cli.cluster import LocalCluster
-from worldline.cli.parts import ClusterOptions, NodeOptions
+from worldline.cli.parts import Addresses, ClusterOptions, NodeOptions
 from worldline.cli.rundir import find_cluster
 from worldline.errors import Conflict, InvalidInput, NotFound, Unavailable
 
@@ -260,6 +260,8 @@ def test_the_file_of_a_killed_cluster_names_none(tmp_path: Path) -> None:
     [
         ({"nodes": -1}, "nodes"),
         ({"slots": 0}, "slots"),
+        ({"devices": ()}, "devices"),
+        ({"devices": ("cpu", "gpu")}, "devices"),
         ({"slot_bytes": 5}, "slot_bytes"),
         ({"threads": 0}, "threads"),
         ({"start_timeout_s": 0}, "start_timeout_s"),
@@ -269,3 +271,18 @@ def test_options_are_checked(fields: dict[str, int], field: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         ClusterOptions(**fields)  # type: ignore[arg-type]
     assert caught.value.field == field
+
+
+def test_nodes_get_the_devices_in_turn() -> None:
+    options = ClusterOptions(nodes=3, devices=("cuda", "cpu"))
+    assert [options.device_of(f"node-{number}") for number in (1, 2, 3)] == [
+        "cuda:0",
+        "cpu",
+        "cuda:0",
+    ]
+    addresses = Addresses("p:1", "a:1", "m:1")
+    mover = options.mover_spec(addresses, "node-1", Path("/run/x"))
+    engine = options.engine_spec(addresses, "node-1")
+    assert mover.variables["devices"] == engine.variables["device"] == "cuda:0"
+    assert engine.variables["engine_id"] == "node-1-cuda0"
+    assert options.engine_spec(addresses, "node-2").variables["engine_id"] == "node-2-cpu"

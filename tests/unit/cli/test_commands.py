@@ -30,9 +30,13 @@ COMMANDS = [
     "close",
     "move",
     "moves",
+    "suspend",
+    "resume",
     "trace",
     "demo",
     "bench",
+    "decide",
+    "map",
 ]
 
 
@@ -184,6 +188,36 @@ def test_move_shows_phases_verdict_and_digests(stage: Stage) -> None:
         assert text in result.stdout
 
 
+def test_a_move_says_what_it_saves(stage: Stage) -> None:
+    stage.placement.move_events = [_done()]
+    assert invoke("move", "session-1", "--saves", "1.5s", stage=stage).exit_code == 0
+    (request,) = [one for name, one in stage.placement.calls if name == "MoveSession"]
+    assert request.saves_ms == 1_500.0
+    for wrong in ("300", "soon", "-1s"):
+        result = invoke("move", "session-1", "--saves", wrong, stage=stage)
+        assert result.exit_code == 2
+        assert "--saves" in result.stderr
+    usage = invoke("move", "--help", stage=stage).stdout
+    assert "SAVES_TOO_LITTLE" in usage
+    assert "WIRE_TOO_LATE" in usage
+
+
+def test_a_withdrawn_move_says_when_to_ask_again(stage: Stage) -> None:
+    rejected = _done(move_pb2.MOVE_PHASE_REJECTED)
+    rejected.move.verdict.CopyFrom(
+        move_pb2.Verdict(
+            reason=move_pb2.REJECT_REASON_WIRE_TOO_LATE,
+            explanation="two moves are ahead",
+            retry_after_ms=270,
+        )
+    )
+    stage.placement.move_events = [rejected]
+    result = invoke("move", "session-1", stage=stage)
+    assert result.exit_code == 3
+    assert "rejected (WIRE_TOO_LATE)" in result.stdout
+    assert "ask again in 270 ms" in result.stdout
+
+
 def test_move_as_json(stage: Stage) -> None:
     stage.placement.move_events = [_done(move_pb2.MOVE_PHASE_ABORTED)]
     result = invoke("move", "session-1", "--json", stage=stage)
@@ -272,9 +306,19 @@ def test_listings_as_json(stage: Stage) -> None:
     }
 
 
+def test_nodes_as_json_say_their_devices(stage: Stage) -> None:
+    (node,) = json.loads(invoke("nodes", "--json", stage=stage).stdout)
+    cpu, gpu = node["devices"]
+    assert (cpu["name"], cpu["uuid"], cpu["numa_node"]) == ("cpu", "", None)
+    assert (gpu["numa_node"], gpu["nvlink_peers"]) == (1, ["GPU-peer"])
+    assert node["engines"][0]["device_uuid"] == gpu["uuid"]
+
+
 def test_listings_as_tables(stage: Stage) -> None:
     assert "session-1" in invoke("sessions", stage=stage).stdout
-    assert "node-0" in invoke("nodes", stage=stage).stdout
+    nodes = invoke("nodes", stage=stage).stdout
+    for cell in ("node-0", "cpu", "3/4", "cuda:1 GPU-6a1b2c3d", "1/2", "cuda:0 GPU-6a1b2c3d"):
+        assert cell in nodes
     assert "move-1" in invoke("status", stage=stage).stdout
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, cast
 import grpc
 import torch
 
+from services.engine.device import CPU_DEVICE
 from services.engine.engine import Engine
 from services.engine.events import MoveOutcome
 from services.engine.model.causal import CausalWorld
@@ -24,7 +25,8 @@ from services.engine.model.factory import engine_code, weights_digest
 from services.engine.model.weights import build_weights
 from services.engine.models import Models
 from services.engine.servicer import EngineServicer
-from services.engine.slotmap import SlotMap, map_slot
+from services.engine.slotfetch import map_slot
+from services.engine.slotmap import SlotMap
 from services.engine.tombstones import FailedWorld
 from services.engine.upkeep import Identity, Upkeep
 from services.engine.worker import Worker
@@ -170,7 +172,7 @@ class TestSlots:
     async def map(self, slot: move_pb2.SlotRef, session_id: str) -> SlotMap:
         token = secrets.token_bytes(32) if self.refuse_map else self.server.token(slot.slot_index)
         return await asyncio.to_thread(
-            map_slot, self.server.path, token, self.server.size_bytes, DEADLINE_S
+            map_slot, self.server.path, token, self.server.size_bytes, DEADLINE_S, CPU_DEVICE
         )
 
     async def release(self, slot: move_pb2.SlotRef, session_id: str) -> None:
@@ -232,7 +234,7 @@ class Harness:
             slots=self.slots,
             fingerprint=self.fingerprint,
         )
-        identity = Identity("e1", node_id, "here:1", "cpu", "inc")
+        identity = Identity("e1", node_id, "here:1", CPU_DEVICE, "inc")
         self.upkeep = Upkeep(self.engine, cast(Any, self.directory), identity)
         self.server = GrpcServer()
         self.address = self.server.bind("127.0.0.1:0")

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.engine.slotmap import SlotMap, map_slot
+from services.engine.device import CPU_DEVICE
+from services.engine.slotfetch import map_slot
+from services.engine.slotmap import SlotMap
 from tests.unit.engine.support import DEADLINE_S, SlotServer
 from worldline.errors import InvariantBroken, Unavailable
 
@@ -41,7 +43,7 @@ def slot_descriptors() -> int:
 
 
 def fetch(server: SlotServer) -> SlotMap:
-    return map_slot(server.path, server.token(0), SIZE_BYTES, DEADLINE_S)
+    return map_slot(server.path, server.token(0), SIZE_BYTES, DEADLINE_S, CPU_DEVICE)
 
 
 def test_writes_reach_the_movers_memory(server: SlotServer) -> None:
@@ -84,19 +86,19 @@ def test_a_view_that_is_still_alive_forbids_unmapping(server: SlotServer) -> Non
 
 def test_a_token_works_once(server: SlotServer) -> None:
     token = server.token(0)
-    map_slot(server.path, token, SIZE_BYTES, DEADLINE_S).close()
+    map_slot(server.path, token, SIZE_BYTES, DEADLINE_S, CPU_DEVICE).close()
     for bad in (token, secrets.token_bytes(32)):
         with pytest.raises(Unavailable) as refused:
-            map_slot(server.path, bad, SIZE_BYTES, DEADLINE_S)
+            map_slot(server.path, bad, SIZE_BYTES, DEADLINE_S, CPU_DEVICE)
         assert refused.value.reason == "SLOT_REFUSED"
 
 
 def test_no_socket_and_too_small_a_slot_are_told_apart(server: SlotServer, tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as gone:
-        map_slot(str(tmp_path / "none.sock"), bytes(32), SIZE_BYTES, DEADLINE_S)
+        map_slot(str(tmp_path / "none.sock"), bytes(32), SIZE_BYTES, DEADLINE_S, CPU_DEVICE)
     assert gone.value.reason == "SLOT_SOCKET_FAILED"
     with pytest.raises(InvariantBroken):
-        map_slot(server.path, server.token(0), 2 * SIZE_BYTES, DEADLINE_S)
+        map_slot(server.path, server.token(0), 2 * SIZE_BYTES, DEADLINE_S, CPU_DEVICE)
 
 
 def test_a_silent_mover_is_given_up_on(tmp_path: Path) -> None:
@@ -108,6 +110,6 @@ def test_a_silent_mover_is_given_up_on(tmp_path: Path) -> None:
         thread = threading.Thread(target=lambda: kept.append(listener.accept()[0]))
         thread.start()
         with pytest.raises(Unavailable):
-            map_slot(path, bytes(32), SIZE_BYTES, 0.2)
+            map_slot(path, bytes(32), SIZE_BYTES, 0.2, CPU_DEVICE)
         thread.join(DEADLINE_S)
         kept[0].close()

@@ -19,7 +19,8 @@ from services.mover.settings import MoverSettings
 from services.mover.slots import SlotRole
 from services.mover.transport.base import Transport
 from worldline.contract import DeterminismTier
-from worldline.rpc.channel import call, mapped_errors, open_channel
+from worldline.rpc.channel import call, open_channel
+from worldline.rpc.push import PushCall
 from worldline.rpc.server import GrpcServer
 from worldline.state.codec import layout_to_proto, manifest_to_proto
 from worldline.state.layout import DictNode, Layout, ScalarLeaf, TensorLeaf, TensorNode
@@ -159,7 +160,7 @@ class Cluster:
         return answer.slot
 
     def view(self, node_id: str, slot: move_pb2.SlotRef) -> memoryview:
-        return self.nodes[node_id].runtime._memories[slot.slot_index].view
+        return self.nodes[node_id].runtime._memories[slot.slot_index].whole
 
     async def reserve(self, ticket: SignedTicket, layout: Layout) -> mover_pb2.ReserveResponse:
         return await call(
@@ -180,37 +181,60 @@ class Cluster:
         verification: str = "VERIFICATION_PIPELINED",
         chunk_bytes: int = MEBIBYTE,
         window_chunks: int = 4,
+        promote: bool = False,
         timeout_s: float = 20.0,
-    ) -> tuple[mover_pb2.PushOutcome, list[mover_pb2.PushProgress]]:
-        request = mover_pb2.PushRequest(
-            ticket=ticket_to_proto(ticket),
-            manifest=manifest_to_proto(manifest),
-            source_slot=slot,
-            reservation_id=reservation_id,
-            target_mover_address=self.nodes["b"].address,
+    ) -> tuple[mover_pb2.PushOutcome, list[int]]:
+        """Order and go at once; the outcome, and the bytes sent at each report."""
+        order = self.order(
+            ticket,
+            manifest,
+            reservation_id,
+            slot,
             verification=verification,
             chunk_bytes=chunk_bytes,
             window_chunks=window_chunks,
+            promote=promote,
         )
-        outcome, progress = None, []
-        async with mapped_errors():
-            async for response in self.nodes["a"].stub.Push(request, timeout=timeout_s):
-                if response.WhichOneof("event") == "outcome":
-                    outcome = response.outcome
-                else:
-                    progress.append(response.progress)
-        assert outcome is not None
-        return outcome, progress
+        call_ = PushCall(self.nodes["a"].stub, order, timeout_s)
+        progress: list[int] = []
+        try:
+            await call_.arm()
+            await call_.go(manifest.block_index, manifest.layout)
+            return await call_.outcome(progress.append), progress
+        finally:
+            await call_.close()
+
+    def order(
+        self,
+        ticket: SignedTicket,
+        manifest: Manifest,
+        reservation_id: str,
+        slot: move_pb2.SlotRef | None,
+        **changes: Any,
+    ) -> mover_pb2.PushOrder:
+        values: dict[str, Any] = {
+            "ticket": ticket_to_proto(ticket),
+            "session_id": manifest.session_id,
+            "epoch": manifest.epoch,
+            "layout": layout_to_proto(manifest.layout),
+            "source_slot": slot,
+            "reservation_id": reservation_id,
+            "target_mover_address": self.nodes["b"].address,
+            "verification": "VERIFICATION_PIPELINED",
+        }
+        return mover_pb2.PushOrder(**{**values, **changes})
 
     async def verify(
-        self, reservation_id: str, manifest: Manifest, digests: Any
+        self, reservation_id: str, manifest: Manifest, digests: Any, *, promote: bool = False
     ) -> mover_pb2.VerifyResponse:
         message = manifest_to_proto(manifest)
         if digests is not None:
             message.digests.CopyFrom(digests)
         return await call(
             self.nodes["b"].stub.Verify,
-            mover_pb2.VerifyRequest(reservation_id=reservation_id, manifest=message),
+            mover_pb2.VerifyRequest(
+                reservation_id=reservation_id, manifest=message, promote=promote
+            ),
             timeout_s=10,
         )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from services.mover.chunking import CHUNKS_MAX
-from services.mover.transport.base import Endpoint, Request, Transport
+from services.mover.chunking import CHUNK_INDEX_BITS
+from services.mover.transport.base import Buffer, Endpoint, Reader, Request, Transport
 
 #: Decides about one request: (endpoint, chunk index, view) -> what to send instead, or None for
 #: a request that is posted nowhere and never ends by itself.
@@ -27,16 +27,18 @@ class FaultyEndpoint(Endpoint):
     def alive(self) -> bool:
         return self.inner.alive
 
-    def send(self, view: memoryview, tag: int) -> Request:
-        changed = self._owner.on_send(tag % CHUNKS_MAX, view)
+    def send(self, buffer: Buffer, tag: int, reader: Reader | None = None) -> Request:
+        assert isinstance(buffer, memoryview)
+        changed = self._owner.on_send(tag % (1 << CHUNK_INDEX_BITS), buffer)
         if changed is None:
-            request = _Silent("send", tag, view.nbytes)
+            request = _Silent("send", tag, buffer.nbytes)
             self.silent.append(request)
             return request
-        return self.inner.send(changed, tag)
+        # The reader reads the source's own memory, not the copy on the wire.
+        return self.inner.send(changed, tag, reader)
 
-    def receive(self, view: memoryview, tag: int) -> Request:
-        return self.inner.receive(view, tag)
+    def receive(self, buffer: Buffer, tag: int, reader: Reader | None = None) -> Request:
+        return self.inner.receive(buffer, tag, reader)
 
     def lanes(self) -> tuple[str, ...]:
         return self.inner.lanes()
@@ -64,6 +66,8 @@ class FaultyTransport(Transport):
         self.on_send = on_send
         self.terminal_allowed = asyncio.Event()
         self.terminal_allowed.set()
+        #: What `connect` has given out.
+        self.used: list[FaultyEndpoint] = []
 
     @property
     def address(self) -> bytes:
@@ -75,14 +79,19 @@ class FaultyTransport(Transport):
     async def stop(self) -> None:
         await self.inner.stop()
 
-    async def register(self, view: memoryview) -> None:
-        await self.inner.register(view)
+    async def watch(self) -> None:
+        await self.inner.watch()
 
-    async def unregister(self, view: memoryview) -> None:
-        await self.inner.unregister(view)
+    async def register(self, buffer: Buffer, descriptor: int | None = None) -> None:
+        await self.inner.register(buffer, descriptor)
+
+    async def unregister(self, buffer: Buffer) -> None:
+        await self.inner.unregister(buffer)
 
     async def connect(self, address: bytes) -> Endpoint:
-        return FaultyEndpoint(await self.inner.connect(address), self)
+        endpoint = FaultyEndpoint(await self.inner.connect(address), self)
+        self.used.append(endpoint)
+        return endpoint
 
     async def park(self, endpoint: Endpoint) -> None:
         assert isinstance(endpoint, FaultyEndpoint)

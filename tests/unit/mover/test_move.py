@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from services.mover.reservation import ReservationState
 from services.mover.slots import SlotRole
 from services.mover.transport.memory import MemoryTransport
 from services.mover.transport.ucx import UcxTransport
@@ -20,14 +21,13 @@ from tests.unit.mover.faulty import FaultyTransport, flip_bit, stop_after
 from worldline.errors import (
     Conflict,
     DeadlineExceeded,
-    Fenced,
     IntegrityError,
-    NotFound,
     TransferFailed,
     WorldlineError,
 )
 from worldline.rpc.channel import call
-from worldline.state.codec import digests_from_proto
+from worldline.rpc.push import PushCall
+from worldline.state.codec import digests_from_proto, digests_to_proto
 from worldline.state.digest import digest_slot
 from worldline.state.layout import flat_layout
 from worldline.ticket import MovePurpose
@@ -234,6 +234,11 @@ async def test_a_cancelled_push_leaves_nothing(build: Callable[..., Any], kind: 
     assert cluster.nodes["a"].role(slot) is SlotRole.LIVE
 
 
+def landed_bytes(cluster: Cluster) -> int:
+    transfers = [landing._transfer for landing in cluster.nodes["b"].runtime.landings.values()]
+    return sum(transfer.moved_bytes for transfer in transfers if transfer is not None)
+
+
 @pytest.mark.parametrize("kind", sorted(FACTORIES))
 async def test_releasing_the_target_slot_ends_the_push(
     build: Callable[..., Any], kind: str
@@ -247,7 +252,7 @@ async def test_releasing_the_target_slot_ends_the_push(
     pushing = asyncio.ensure_future(
         cluster.push(ticket, cluster.manifest(layout), reserved.reservation_id, slot)
     )
-    await until(lambda: bool(cluster.nodes["b"].runtime.landings))
+    await until(lambda: landed_bytes(cluster) > 0)
     assert await cluster.release("b", reserved.slot)
     with pytest.raises(WorldlineError) as caught:
         await pushing
@@ -264,7 +269,8 @@ async def test_a_target_that_dies_fails_the_push(build: Callable[..., Any]) -> N
     pushing = asyncio.ensure_future(
         cluster.push(ticket, cluster.manifest(layout), reserved.reservation_id, slot)
     )
-    await until(lambda: bool(cluster.nodes["b"].runtime.landings))
+    reservations = cluster.nodes["b"].runtime.reservations
+    await until(lambda: reservations.get(reserved.reservation_id).state is ReservationState.LANDING)
     await cluster.nodes["b"].server.stop(0)
     with pytest.raises(TransferFailed):
         await pushing
@@ -308,59 +314,99 @@ def _held(name: str) -> list[str]:
     return [line for line in found if name in line]
 
 
-async def test_verification_off_is_never_promoted(memory_cluster: Cluster) -> None:
+@pytest.mark.parametrize("preparing", [False, True])
+async def test_a_push_is_armed_for_a_reservation_that_is_still_to_come(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, preparing: bool
+) -> None:
+    """Before the mover has heard of it, and while its memory is made ready."""
     cluster, layout = memory_cluster, layout_of()
-    manifest = cluster.manifest(layout)
+    runtime = cluster.nodes["b"].runtime
     slot = await cluster.live_slot(layout)
-    ticket = cluster.ticket(layout)
-    reserved = await cluster.reserve(ticket, layout)
-    await cluster.push(
-        ticket, manifest, reserved.reservation_id, slot, verification="VERIFICATION_OFF"
+    claims = cluster.claims(layout)
+    ticket, manifest = cluster.sign(claims), cluster.manifest(layout)
+    ready, prepare = asyncio.Event(), runtime._prepare
+
+    async def prepare_when_told(*args: Any, **kwargs: Any) -> None:
+        await ready.wait()
+        await prepare(*args, **kwargs)
+
+    monkeypatch.setattr(runtime, "_prepare", prepare_when_told)
+    reserving = asyncio.ensure_future(cluster.reserve(ticket, layout)) if preparing else None
+    if preparing:
+        await until(lambda: bool(runtime.reservations.ids()))
+    pushing = asyncio.ensure_future(cluster.push(ticket, manifest, claims.ticket_id, slot))
+    await until(lambda: len(runtime.reserving) == 1)
+    assert not runtime.landings
+    ready.set()
+    reserved = await (reserving or cluster.reserve(ticket, layout))
+    outcome, _ = await pushing
+    assert reserved.reservation_id == claims.ticket_id
+    assert outcome.receipt.slot == reserved.slot
+    assert not len(runtime.reserving)
+
+
+async def test_a_push_that_waits_for_a_reservation_learns_of_its_end(
+    memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, layout = memory_cluster, layout_of()
+    runtime = cluster.nodes["b"].runtime
+    slot = await cluster.live_slot(layout)
+    claims = cluster.claims(layout)
+    ticket = cluster.sign(claims)
+
+    async def cannot(ref: Any, *args: Any, **kwargs: Any) -> None:
+        await until(lambda: len(runtime.reserving) == 1)
+        runtime.slots.release(ref, runtime.now())
+        raise TransferFailed("no memory")
+
+    monkeypatch.setattr(runtime, "_prepare", cannot)
+    answers = await asyncio.gather(
+        cluster.reserve(ticket, layout),
+        cluster.push(ticket, cluster.manifest(layout), claims.ticket_id, slot),
+        return_exceptions=True,
     )
-    with pytest.raises(Conflict) as caught:
-        await cluster.promote(reserved.reservation_id, reserved.slot)
-    assert caught.value.reason == "NOT_PROMOTABLE"
+    assert [one.reason for one in answers if isinstance(one, WorldlineError)] == [
+        "TRANSFER_FAILED",
+        "RESERVATION_ENDED",
+    ]
 
 
-async def test_verify_refuses_absent_and_foreign_digests(memory_cluster: Cluster) -> None:
-    """Fault 6: a digest that is absent or of another algorithm is refused, never skipped."""
-    cluster, layout = memory_cluster, layout_of()
-    manifest = cluster.manifest(layout)
+@pytest.mark.parametrize("verification", ["PIPELINED", "SEQUENTIAL", "TAIL"])
+async def test_every_placement_of_verification_gives_the_same_digests(
+    cluster: Cluster, verification: str
+) -> None:
+    layout = layout_of()
     slot = await cluster.live_slot(layout)
     ticket = cluster.ticket(layout)
     reserved = await cluster.reserve(ticket, layout)
-    outcome, _ = await cluster.push(ticket, manifest, reserved.reservation_id, slot)
-    foreign = outcome.digests.__class__.FromString(outcome.digests.SerializeToString())
-    foreign.algorithm = "crc32c"
-    short = outcome.digests.__class__.FromString(outcome.digests.SerializeToString())
-    del short.granules[-1]
-    for digests in (None, foreign, short):
-        with pytest.raises(WorldlineError) as caught:
-            await cluster.verify(reserved.reservation_id, manifest, digests)
-        assert caught.value.reason == "INVALID_INPUT"
-    with pytest.raises(Conflict):
-        await cluster.promote(reserved.reservation_id, reserved.slot)
+    outcome, _ = await cluster.push(
+        ticket,
+        cluster.manifest(layout),
+        reserved.reservation_id,
+        slot,
+        verification=f"VERIFICATION_{verification}",
+        chunk_bytes=4 * MEBIBYTE,
+    )
+    data = cluster.view("a", slot)[: layout.extent_bytes]
+    assert outcome.digests == digests_to_proto(digest_slot(layout, data))
+    assert outcome.receipt.digests == outcome.digests
 
 
-async def test_promote_before_verify_and_of_another_slot(memory_cluster: Cluster) -> None:
+async def test_a_go_that_never_comes_ends_with_the_lease(memory_cluster: Cluster) -> None:
     cluster, layout = memory_cluster, layout_of()
-    manifest = cluster.manifest(layout)
     slot = await cluster.live_slot(layout)
-    ticket = cluster.ticket(layout)
+    ticket = cluster.ticket(layout, lease_ms=400)
     reserved = await cluster.reserve(ticket, layout)
-    with pytest.raises(Conflict):
-        await cluster.promote(reserved.reservation_id, reserved.slot)
-    outcome, _ = await cluster.push(ticket, manifest, reserved.reservation_id, slot)
-    with pytest.raises(Conflict) as caught:
-        await cluster.promote(reserved.reservation_id, reserved.slot)
-    assert caught.value.reason == "NOT_VERIFIED"
-    await cluster.verify(reserved.reservation_id, manifest, outcome.digests)
-    stale = reserved.slot.__class__.FromString(reserved.slot.SerializeToString())
-    stale.generation += 1
-    with pytest.raises(Fenced):
-        await cluster.promote(reserved.reservation_id, stale)
-    with pytest.raises(NotFound):
-        await cluster.promote("no-such-reservation", reserved.slot)
+    order = cluster.order(ticket, cluster.manifest(layout), reserved.reservation_id, slot)
+    push = PushCall(cluster.nodes["a"].stub, order, 20)
+    await push.arm()
+    with pytest.raises(WorldlineError) as caught:
+        await push.outcome()
+    assert caught.value.reason == "LEASE_EXPIRED"
+    await push.close()
+    await cluster.nodes["b"].until_free(reserved.slot)
+    await cluster.nodes["a"].until_quiet()
+    assert cluster.nodes["a"].role(slot) is SlotRole.LIVE
 
 
 async def test_an_unused_reservation_is_reaped(memory_cluster: Cluster) -> None:
@@ -368,25 +414,6 @@ async def test_an_unused_reservation_is_reaped(memory_cluster: Cluster) -> None:
     reserved = await cluster.reserve(cluster.ticket(layout, valid_for_ms=400), layout)
     await cluster.nodes["b"].until_free(reserved.slot)
     assert cluster.nodes["b"].runtime.reservations.ids() == ()
-
-
-async def test_a_staged_state_is_reaped_but_a_promoted_one_is_not(
-    build: Callable[..., Any],
-) -> None:
-    cluster = await build(MemoryTransport(), MemoryTransport(), staged_hold_s=0.3)
-    layout = layout_of()
-    manifest = cluster.manifest(layout)
-    slot = await cluster.live_slot(layout)
-    kept = cluster.ticket(layout)
-    reserved = await cluster.reserve(kept, layout)
-    outcome, _ = await cluster.push(kept, manifest, reserved.reservation_id, slot)
-    await cluster.verify(reserved.reservation_id, manifest, outcome.digests)
-    await cluster.promote(reserved.reservation_id, reserved.slot)
-    dropped = cluster.ticket(layout)
-    other = await cluster.reserve(dropped, layout)
-    await cluster.push(dropped, manifest, other.reservation_id, slot)
-    await cluster.nodes["b"].until_free(other.slot)
-    assert cluster.nodes["b"].role(reserved.slot) is SlotRole.LIVE
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (MEBIBYTE,), (MEBIBYTE + 1, 0, 5)])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from services.mover.reservation import Reservations, ReservationState
+from services.mover.reservation import Reservations, ReservationState, Staged
 from services.mover.slots import SlotRef
 from tests.unit.mover.cluster import layout_of
 from tests.unit.mover.test_tickets import claims
@@ -25,7 +25,9 @@ from worldline.ticket import MovePurpose
 
 LAYOUT = layout_of((1000, 24))
 SLOT = SlotRef("b", 0, 1)
-CLAIMS = claims(topology_hash=LAYOUT.topology_hash, extent_bytes_max=1024, lease_ms=2000)
+CLAIMS = claims(
+    ticket_id="r", topology_hash=LAYOUT.topology_hash, extent_bytes_max=1024, lease_ms=2000
+)
 
 
 def manifest(**changes: Any) -> Manifest:
@@ -43,14 +45,34 @@ def manifest(**changes: Any) -> Manifest:
 def reserved(**changes: Any) -> Reservations:
     book = Reservations(staged_hold_s=60.0)
     values: dict[str, Any] = {"claims": CLAIMS, "slot": SLOT, "extent_bytes": 1024}
-    book.add("r", grant_by=1.0, **{**values, **changes})
+    book.add(offer_by=1.0, **{**values, **changes})
+    book.prepared("r")
     return book
+
+
+STAGED = Staged("s", 3, 9, LAYOUT)
+
+
+def offer(book: Reservations, now: float, **changes: Any) -> None:
+    values: dict[str, Any] = {
+        "claims": CLAIMS,
+        "extent_bytes": LAYOUT.extent_bytes,
+        "verification_on": True,
+        "until": 5.0,
+    }
+    book.offered("r", now=now, **{**values, **changes})
+
+
+def grant(book: Reservations, now: float, **changes: Any) -> None:
+    """Offered and granted at once."""
+    offer(book, now, **changes)
+    book.granted("r", now)
 
 
 def landed(now: float = 0.5, *, verification_on: bool = True, **changes: Any) -> Reservations:
     book = reserved(**changes)
-    granted = changes.get("claims", CLAIMS)
-    book.grant("r", granted, manifest(), verification_on=verification_on, now=now)
+    grant(book, now, claims=changes.get("claims", CLAIMS), verification_on=verification_on)
+    book.go("r", STAGED, now)
     book.landed("r", now + 1.0)
     return book
 
@@ -58,6 +80,7 @@ def landed(now: float = 0.5, *, verification_on: bool = True, **changes: Any) ->
 def test_the_straight_way() -> None:
     book = landed()
     assert book.ids() == ("r",)
+    assert book.get("r").state is ReservationState.VERIFIED  # by the digests of what landed
     book.verifiable("r", manifest())
     book.verified("r", equal=True)
     assert book.promote("r", SLOT)
@@ -68,41 +91,60 @@ def test_the_straight_way() -> None:
     assert book.of_slot(SLOT) is book.get("r")
 
 
-def test_the_lease_starts_at_the_grant() -> None:
+def test_a_reservation_waits_for_its_offer_then_for_the_wire_then_for_the_lease() -> None:
     book = reserved()
-    assert book.next_deadline() == 1.0
-    book.grant("r", CLAIMS, manifest(), verification_on=True, now=0.9)
-    assert book.next_deadline() == pytest.approx(2.9)
-    assert book.due(2.8) == ()
-    assert [one.reservation_id for one in book.due(2.9)] == ["r"]
+    assert book.next_deadline() == 1.0, "until an offer may still come"
+    offer(book, 0.5, until=5.0)
+    assert book.next_deadline() == 5.0, "while it waits the ticket's validity is nothing to it"
+    assert book.due(4.9) == ()
+    book.granted("r", 4.0)
+    assert book.next_deadline() == pytest.approx(6.0), "the lease starts with the grant"
+    book.go("r", STAGED, 5.9)
+    assert book.next_deadline() == pytest.approx(7.9), "and again with the go"
+    assert book.due(7.8) == ()
+    assert [one.reservation_id for one in book.due(7.9)] == ["r"]
 
 
-def test_a_grant_after_the_ticket_ran_out() -> None:
+def test_an_offer_after_the_ticket_ran_out_or_a_go_after_the_lease() -> None:
     book = reserved()
     with pytest.raises(TicketRefused) as caught:
-        book.grant("r", CLAIMS, manifest(), verification_on=True, now=1.0)
+        offer(book, 1.0)
     assert caught.value.reason == "TICKET_EXPIRED"
+    grant(book, 0.9)
+    with pytest.raises(DeadlineExceeded) as late:
+        book.go("r", STAGED, 2.9)
+    assert late.value.reason == "LEASE_EXPIRED"
 
 
-def test_a_second_grant_another_ticket_and_too_many_bytes() -> None:
+def test_a_go_before_the_grant() -> None:
+    book = reserved()
+    offer(book, 0.0)
+    with pytest.raises(Conflict) as caught:
+        book.go("r", STAGED, 0.0)
+    assert caught.value.reason == "NOT_GRANTED"
+    assert book.get("r").state is ReservationState.WAITING
+
+
+def test_a_second_offer_another_ticket_and_too_many_bytes() -> None:
     book = reserved()
     with pytest.raises(TicketRefused) as caught:
-        book.grant("r", claims(ticket_id="u"), manifest(), verification_on=True, now=0.0)
+        offer(book, 0.0, claims=claims(ticket_id="u"))
     assert caught.value.reason == "TICKET_MISMATCH"
-    book.grant("r", CLAIMS, manifest(), verification_on=True, now=0.0)
+    offer(book, 0.0)
     with pytest.raises(TicketRefused) as caught:
-        book.grant("r", CLAIMS, manifest(), verification_on=True, now=0.0)
+        offer(book, 0.0)
     assert caught.value.reason == "TICKET_USED"
     small = reserved(extent_bytes=1023)
     with pytest.raises(TicketRefused) as caught:
-        small.grant("r", CLAIMS, manifest(), verification_on=True, now=0.0)
+        offer(small, 0.0)
     assert caught.value.reason == "EXTENT_OVER_RESERVATION"
 
 
 def test_a_late_completion_is_never_landed() -> None:
     """Fault 9."""
     book = reserved()
-    book.grant("r", CLAIMS, manifest(), verification_on=True, now=0.5)
+    grant(book, 0.5)
+    book.go("r", STAGED, 0.5)
     with pytest.raises(DeadlineExceeded) as caught:
         book.landed("r", 2.5)
     assert caught.value.reason == "LEASE_EXPIRED"
@@ -125,7 +167,7 @@ def test_ending_is_idempotent_and_remembered_within_bounds() -> None:
     with pytest.raises(Conflict, match="first"):
         book.get("r")
     for number in range(300):
-        book.add(f"n{number}", CLAIMS, SLOT, 1, 1.0)
+        book.add(replace(CLAIMS, ticket_id=f"n{number}"), SLOT, 1, 1.0)
         book.end(f"n{number}", "x")
     with pytest.raises(NotFound):
         book.get("r")
@@ -134,9 +176,12 @@ def test_ending_is_idempotent_and_remembered_within_bounds() -> None:
 @pytest.mark.parametrize("verification_on", [True, False])
 def test_probes_are_never_promoted(verification_on: bool) -> None:
     probe = claims(
-        topology_hash=LAYOUT.topology_hash, extent_bytes_max=1024, purpose=MovePurpose.PROBE
+        ticket_id="r",
+        topology_hash=LAYOUT.topology_hash,
+        extent_bytes_max=1024,
+        purpose=MovePurpose.PROBE,
     )
-    probe = dataclasses.replace(probe, lease_ms=2000)
+    probe = replace(probe, lease_ms=2000)
     book = landed(claims=probe, now=0.0, verification_on=verification_on)
     for attempt in (lambda: book.verifiable("r", manifest()), lambda: book.promote("r", SLOT)):
         with pytest.raises(Conflict) as caught:
@@ -151,18 +196,28 @@ def test_unverified_transfers_are_never_promoted() -> None:
     assert caught.value.reason == "NOT_PROMOTABLE"
 
 
-def test_promote_needs_an_equal_read_back_of_that_slot() -> None:
+def test_promote_needs_that_slot_and_digests_that_are_still_equal() -> None:
     book = landed()
-    with pytest.raises(Conflict) as caught:
-        book.promote("r", SLOT)
-    assert caught.value.reason == "NOT_VERIFIED"
-    book.verified("r", equal=True)
     with pytest.raises(Fenced):
         book.promote("r", SlotRef("b", 0, 2))
     book.verified("r", equal=False)
     assert book.get("r").state is ReservationState.LANDED
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict) as caught:
         book.promote("r", SLOT)
+    assert caught.value.reason == "NOT_VERIFIED"
+    book.verified("r", equal=True)
+    assert book.promote("r", SLOT)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_nothing_is_promoted_before_it_has_landed(gone: bool) -> None:
+    book = reserved()
+    grant(book, 0.0)
+    if gone:
+        book.go("r", STAGED, 0.0)
+    with pytest.raises(Conflict) as caught:
+        book.promote("r", SLOT)
+    assert caught.value.reason == "NOT_VERIFIED"
 
 
 @pytest.mark.parametrize(
@@ -187,5 +242,5 @@ def test_verify_before_anything_has_landed() -> None:
 def test_due_is_ordered_by_deadline() -> None:
     book = Reservations(60.0)
     for name, deadline in (("c", 3.0), ("a", 2.0), ("b", 2.0), ("d", 9.0)):
-        book.add(name, CLAIMS, SLOT, 1, deadline)
+        book.add(replace(CLAIMS, ticket_id=name), SLOT, 1, deadline)
     assert [one.reservation_id for one in book.due(5.0)] == ["a", "b", "c"]

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import pytest
 from pydantic import ValidationError
 
 from services.mover.main import serve
+from services.mover.membership import host_id
 from services.mover.reservation import Reservations
 from services.mover.settings import MoverSettings
 from services.mover.slots import SlotRole
 from services.mover.transport.memory import MemoryTransport
 from tests.unit.mover.cluster import start_admission, until
+from worldline.cuda.availability import unavailable_reason
 from worldline.errors import InvariantBroken, NotFound, Unavailable
 from worldline.rpc.channel import call, open_channel
 from worldline.rpc.server import GrpcServer
@@ -32,6 +34,11 @@ from worldline.v1 import (
 )
 
 ROOT = Path(__file__).parents[3]
+
+
+def memory_transport(cuda_devices: Sequence[int]) -> MemoryTransport:
+    assert not cuda_devices
+    return MemoryTransport()
 
 
 def files(directory: Path) -> list[str]:
@@ -139,7 +146,7 @@ async def test_a_reaper_that_fails_ends_the_mover(
     settings = MoverSettings(runtime_dir=tmp_path, slot_count=1, slot_bytes=1 << 20)
     async with asyncio.timeout(20):
         with pytest.raises(InvariantBroken):
-            await serve(settings, asyncio.Event(), MemoryTransport)
+            await serve(settings, asyncio.Event(), memory_transport)
     assert files(tmp_path) == []
 
 
@@ -186,7 +193,7 @@ async def service(tmp_path: Path) -> AsyncIterator[tuple[_Placement, Any]]:
             grace_s=0.2,
         )
         stop = asyncio.Event()
-        serving = asyncio.ensure_future(serve(settings, stop, MemoryTransport))
+        serving = asyncio.ensure_future(serve(settings, stop, memory_transport))
         await until(lambda: bool(placement.registered) or serving.done())
         channel = open_channel(placement.registered[0].mover_address)
         try:
@@ -200,14 +207,16 @@ async def service(tmp_path: Path) -> AsyncIterator[tuple[_Placement, Any]]:
 async def test_a_node_registers_renews_and_releases_orphans(tmp_path: Path) -> None:
     async with service(tmp_path) as (placement, stub):
         first = placement.registered[0]
-        assert (first.node_id, first.slots_total, first.slot_bytes) == ("n", 2, 1 << 20)
+        assert (first.node_id, first.host_id) == ("n", host_id())
+        (cpu,) = first.devices
+        assert (cpu.name, cpu.uuid, cpu.slots_total, cpu.slot_bytes) == ("cpu", "", 2, 1 << 20)
         request = mover_pb2.AllocateRequest(session_id="s", extent_bytes=100)
         slot = (await call(stub.Allocate, request, timeout_s=5)).slot
         await until(lambda: any(renewal.slots for renewal in placement.renewed))
         use = next(renewal for renewal in placement.renewed if renewal.slots).slots[0]
         assert (use.slot, use.role, use.session_id) == (slot, SlotRole.LIVE, "s")
         placement.orphans = [slot]
-        await until(lambda: placement.renewed[-1].slots_free == 2)
+        await until(lambda: not placement.renewed[-1].slots)
         placement.orphans = []
 
 
@@ -225,7 +234,7 @@ async def test_a_start_that_waits_for_placement_ends_at_once_when_stopped(tmp_pa
     stop = asyncio.Event()
     stop.set()
     async with asyncio.timeout(5):
-        await serve(settings, stop, MemoryTransport)
+        await serve(settings, stop, memory_transport)
     assert files(tmp_path) == []
 
 
@@ -235,9 +244,17 @@ async def test_without_placement_the_start_is_given_up(tmp_path: Path) -> None:
     )
     with pytest.raises(Unavailable) as caught:
         async with asyncio.timeout(15):
-            await serve(settings, asyncio.Event(), MemoryTransport)
+            await serve(settings, asyncio.Event(), memory_transport)
     assert caught.value.field == "placement_address"
     assert files(tmp_path) == []
+
+
+@pytest.mark.skipif(unavailable_reason() is None, reason="this machine has a GPU")
+async def test_slots_on_a_gpu_that_is_not_there_name_the_setting(tmp_path: Path) -> None:
+    status, errors = await run_to_end("--devices", "cpu,cuda:0", "--runtime-dir", str(tmp_path))
+    assert status == 1
+    assert "CUDA_UNAVAILABLE (devices)" in errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
@@ -250,9 +267,30 @@ async def test_without_placement_the_start_is_given_up(tmp_path: Path) -> None:
         {"window_chunks": 0},
         {"window_chunks": 65},
         {"staged_hold_s": 0},
+        {"devices": ""},
+        {"devices": "cpu,gpu"},
+        {"devices": "cuda,cuda:0"},
+        {"devices": ()},
         {"unknown": 1},
     ],
 )
 def test_settings_that_make_no_sense(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         MoverSettings(**changes)
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("cuda", ("cuda:0",)),
+        ("cuda:1, cpu", ("cuda:1", "cpu")),
+        (("cpu", "cuda:2"), ("cpu", "cuda:2")),
+    ],
+)
+def test_devices_are_named_in_full(value: Any, names: tuple[str, ...]) -> None:
+    assert MoverSettings(devices=value).devices == names
+
+
+def test_devices_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLDLINE_MOVER_DEVICES", "cuda:1,cuda:0")
+    assert MoverSettings().devices == ("cuda:1", "cuda:0")

@@ -10,13 +10,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from services.mover.runtime import generation_start
-from services.mover.slots import TRANSITIONS, SlotRef, SlotRole, SlotTable
-from worldline.errors import CapacityExhausted, Conflict, Fenced, InvariantBroken, NotFound
+from services.mover.slots import TRANSITIONS, Shelf, SlotRef, SlotRole, SlotTable
+from worldline.errors import (
+    CapacityExhausted,
+    Conflict,
+    Fenced,
+    InvalidInput,
+    InvariantBroken,
+    NotFound,
+)
 from worldline.v1 import move_pb2
 
 
 def table(count: int = 2) -> SlotTable:
-    return SlotTable("n", count, 1000, 0.0)
+    return SlotTable("n", (Shelf("cpu", count, 1000),), 0.0)
 
 
 def test_generation_grows_at_every_allocation() -> None:
@@ -58,6 +65,43 @@ def test_full_and_too_large() -> None:
     with pytest.raises(CapacityExhausted) as caught:
         slots.allocate("s", 1, SlotRole.LIVE, 0.0)
     assert caught.value.reason == "NO_FREE_SLOT"
+
+
+def two_shelves() -> SlotTable:
+    shelves = (Shelf("cuda:1", 1, 1000, "GPU-b"), Shelf("cpu", 2, 500))
+    return SlotTable("n", shelves, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device"),
+    [("", "cuda:1"), ("cuda:1", "cuda:1"), ("GPU-b", "cuda:1"), ("cpu", "cpu")],
+)
+def test_a_slot_rests_where_it_was_asked_for(asked: str, device: str) -> None:
+    slots = two_shelves()
+    ref = slots.allocate("s", 10, SlotRole.LIVE, 0.0, asked)
+    assert slots.resolve(ref).device == device
+    assert ref.slot_index == {"cuda:1": 0, "cpu": 1}[device]
+
+
+def test_each_device_is_full_and_too_small_by_itself() -> None:
+    slots = two_shelves()
+    slots.allocate("s", 1000, SlotRole.LIVE, 0.0, "GPU-b")
+    with pytest.raises(CapacityExhausted) as caught:
+        slots.allocate("s", 1, SlotRole.LIVE, 0.0, "cuda:1")
+    assert caught.value.reason == "NO_FREE_SLOT"
+    assert "cuda:1" in caught.value.message
+    with pytest.raises(CapacityExhausted) as caught:
+        slots.allocate("s", 501, SlotRole.LIVE, 0.0, "cpu")
+    assert caught.value.reason == "STATE_TOO_LARGE"
+    assert slots.allocate("s", 500, SlotRole.LIVE, 0.0, "cpu").slot_index == 1
+
+
+@pytest.mark.parametrize("asked", ["cuda:0", "GPU-c", "gpu"])
+def test_a_device_without_slots_is_refused_by_name(asked: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        two_shelves().allocate("s", 1, SlotRole.LIVE, 0.0, asked)
+    assert (caught.value.reason, caught.value.field) == ("DEVICE_UNKNOWN", "device")
+    assert "cuda:1 GPU-b, cpu" in caught.value.message
 
 
 def test_a_pinned_slot_is_quarantined_until_the_last_pin_is_gone() -> None:
@@ -104,7 +148,7 @@ class Tenancy(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.slots = SlotTable("n", 3, 1000, 0.0)
+        self.slots = table(3)
         self.seen: set[SlotRef] = set()
         self.pins: dict[SlotRef, int] = {}
 
@@ -157,7 +201,9 @@ def test_generations_of_two_processes_are_apart() -> None:
     """A mover that restarted gives no slot a name that its former self gave."""
     starts = [generation_start() for _ in range(50)]
     names = [
-        SlotTable("n", 1, 1000, 0.0, start).allocate("s", 1, SlotRole.LIVE, 0.0).generation
+        SlotTable("n", (Shelf("cpu", 1, 1000),), 0.0, start)
+        .allocate("s", 1, SlotRole.LIVE, 0.0)
+        .generation
         for start in starts
     ]
     assert names == [start + 1 for start in starts]

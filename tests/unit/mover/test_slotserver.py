@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from services.mover.memory import SlotMemory
+from services.mover.memory.base import Descriptor, IpcHandle
+from services.mover.memory.host import HostMemory
 from services.mover.slotserver import TOKEN_BYTES, SlotServer, Tokens
 from tests.unit.mover.cluster import Cluster, layout_of, receive_descriptor
 from worldline.errors import Fenced, Unavailable
@@ -21,18 +22,27 @@ from worldline.v1 import mover_pb2
 
 def test_a_token_works_once_and_expires() -> None:
     tokens = Tokens(valid_s=10.0)
-    token = tokens.issue(lambda: 7, 0.0)
+    token = tokens.issue(lambda: Descriptor(7), 0.0)
     assert len(token) == TOKEN_BYTES
     assert tokens.redeem(bytes(TOKEN_BYTES), 0.0) is None
     opened = tokens.redeem(token, 9.9)
     assert opened is not None
-    assert opened() == 7
+    assert opened() == Descriptor(7)
     assert tokens.redeem(token, 9.9) is None
-    late = tokens.issue(lambda: 7, 0.0)
+    late = tokens.issue(lambda: Descriptor(7), 0.0)
     assert tokens.redeem(late, 10.0) is None
-    tokens.issue(lambda: 7, 0.0)
-    tokens.issue(lambda: 7, 100.0)
+    tokens.issue(lambda: Descriptor(7), 0.0)
+    tokens.issue(lambda: Descriptor(7), 100.0)
     assert len(tokens) == 1  # expired ones are dropped
+
+
+def test_tokens_that_nobody_redeems_are_forgotten() -> None:
+    tokens = Tokens(valid_s=10)
+    tokens.issue(lambda: Descriptor(7), 0.0)
+    late = tokens.issue(lambda: Descriptor(8), 5.0)
+    tokens.expire(12.0)
+    assert len(tokens) == 1
+    assert tokens.redeem(late, 12.0) is not None
 
 
 async def test_a_mapped_slot_is_the_movers_memory(memory_cluster: Cluster) -> None:
@@ -85,6 +95,28 @@ async def test_stale_socket_file_is_replaced_and_removed(tmp_path: Path) -> None
     assert not path.exists()
 
 
+async def test_device_memory_goes_by_handle_and_uuid(tmp_path: Path) -> None:
+    """No descriptor comes along: the client opens what CUDA's handle names, on that GPU."""
+    handle = bytes(range(64))
+    tokens = Tokens()
+    server = SlotServer(tmp_path / "slots.sock", tokens)
+    await server.start()
+    try:
+        now = asyncio.get_running_loop().time()
+        token = tokens.issue(lambda: IpcHandle(handle, "GPU-a1b2"), now)
+
+        def fetch() -> bytes:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(5)
+                client.connect(str(server.path))
+                client.sendall(token)
+                return b"".join(iter(lambda: client.recv(16), b""))
+
+        assert await asyncio.to_thread(fetch) == b"\x02" + handle + b"GPU-a1b2"
+    finally:
+        await server.stop()
+
+
 async def test_a_client_that_says_nothing_or_too_little(tmp_path: Path) -> None:
     path = tmp_path / "slots.sock"
     server = SlotServer(path, Tokens())
@@ -107,39 +139,39 @@ async def test_unusable_socket_paths_name_the_setting(tmp_path: Path, path: str)
 
 
 def test_prepared_memory_has_pages_and_zeros_only_when_asked() -> None:
-    memory = SlotMemory("test", 5 * mmap.PAGESIZE + 1)
+    memory = HostMemory("test", 5 * mmap.PAGESIZE + 1)
     try:
         assert os.fstat(memory.descriptor).st_blocks == 0  # lazily: nothing taken yet
         memory.prepare(2 * mmap.PAGESIZE + 1, zero=True)
         assert os.fstat(memory.descriptor).st_blocks * 512 == 3 * mmap.PAGESIZE
-        memory.view[:] = b"\xff" * len(memory.view)
+        memory.whole[:] = b"\xff" * len(memory.whole)
         memory.prepare(100, zero=False)
-        assert memory.view[0] == 0xFF
+        assert memory.whole[0] == 0xFF
         memory.prepare(4 * mmap.PAGESIZE, zero=True)
-        assert not any(memory.view[: 2 * mmap.PAGESIZE])
+        assert not any(memory.whole[: 2 * mmap.PAGESIZE])
     finally:
         memory.close()
 
 
 def test_zeroing_covers_bytes_that_a_tenant_wrote_beyond_its_extent() -> None:
     """A tenant maps the whole slot: what it wrote past its extent must not reach the next."""
-    memory = SlotMemory("test", 8 * mmap.PAGESIZE)
+    memory = HostMemory("test", 8 * mmap.PAGESIZE)
     try:
         memory.prepare(mmap.PAGESIZE, zero=True)
-        memory.view[:] = b"\xff" * len(memory.view)
+        memory.whole[:] = b"\xff" * len(memory.whole)
         memory.prepare(8 * mmap.PAGESIZE, zero=True)
-        assert not any(memory.view)
+        assert not any(memory.whole)
     finally:
         memory.close()
 
 
 def test_populate_falls_back_to_touching(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.mover.memory._MADV_POPULATE_WRITE", 9999)
-    memory = SlotMemory("test", 5 * mmap.PAGESIZE)
+    monkeypatch.setattr("services.mover.memory.pages._MADV_POPULATE_WRITE", 9999)
+    memory = HostMemory("test", 5 * mmap.PAGESIZE)
     try:
-        memory.view[0] = 7
+        memory.whole[0] = 7
         memory.prepare(5 * mmap.PAGESIZE, zero=False)
-        assert memory.view[0] == 7
+        assert memory.whole[0] == 7
         assert os.fstat(memory.descriptor).st_blocks * 512 == 5 * mmap.PAGESIZE
     finally:
         memory.close()
@@ -147,5 +179,5 @@ def test_populate_falls_back_to_touching(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_slot_larger_than_the_address_space_is_refused() -> None:
     with pytest.raises(Unavailable) as caught:
-        SlotMemory("test", 1 << 62)
+        HostMemory("test", 1 << 62)
     assert caught.value.field == "slot_bytes"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,25 +19,31 @@ from services.mover.tickets import (
     Subject,
     TicketBook,
     Use,
-    check_manifest,
+    check_offered,
     check_source,
     check_target,
 )
 from services.mover.transport.memory import MemoryTransport
-from tests.unit.mover.cluster import MEBIBYTE, Cluster, layout_of
+from tests.unit.mover.cluster import MEBIBYTE, Cluster, layout_of, until
 from worldline.errors import (
     CapacityExhausted,
     Conflict,
     Fenced,
     InvalidInput,
-    NotFound,
     TicketRefused,
     VersionSkew,
     WorldlineError,
 )
-from worldline.rpc.channel import mapped_errors
-from worldline.state.codec import manifest_to_proto
-from worldline.ticket import MovePurpose, SignedTicket, TicketClaims, TicketSigner, ticket_to_proto
+from worldline.rpc.channel import PROTOCOL_VERSION, mapped_errors
+from worldline.state.codec import layout_to_proto
+from worldline.ticket import (
+    MovePurpose,
+    SignedTicket,
+    TicketClaims,
+    TicketSigner,
+    claims_to_proto,
+    ticket_to_proto,
+)
 from worldline.v1 import mover_pb2
 
 LAYOUT = layout_of()
@@ -66,7 +74,7 @@ SUBJECT = Subject("s", b"hash", 100, 3)
 def test_the_right_subject_passes() -> None:
     check_target(claims(), "b", SUBJECT)
     check_source(claims(), "a", SUBJECT)
-    check_manifest(claims(), SUBJECT)
+    check_offered(claims(), SUBJECT)
     check_target(claims(), "b", dataclasses.replace(SUBJECT, epoch=None))
 
 
@@ -84,7 +92,7 @@ def test_another_subject_is_a_mismatch(subject: Subject, field: str) -> None:
             check(claims(), node, subject)
         assert (caught.value.reason, caught.value.field) == ("TICKET_MISMATCH", field)
     with pytest.raises(InvalidInput) as refused:
-        check_manifest(claims(), subject)
+        check_offered(claims(), subject)
     assert refused.value.reason == "MANIFEST_MISMATCH"
 
 
@@ -179,6 +187,55 @@ async def test_a_state_larger_than_a_slot(memory_cluster: Cluster) -> None:
     await refused(memory_cluster.reserve(ticket, huge), CapacityExhausted, "STATE_TOO_LARGE")
 
 
+async def test_an_offer_is_judged_by_when_its_wire_was_asked_for(memory_cluster: Cluster) -> None:
+    """Its source may have had to wait for its turn; validity bounds the time before that."""
+    gate_ = memory_cluster.nodes["b"].runtime.gate
+    issued_ms = round(time.monotonic() * 1e3) - 60_000
+    ticket = memory_cluster.ticket(LAYOUT, issued_at_ms=issued_ms, valid_for_ms=10_000)
+    await refused(gate_.verify(ticket), TicketRefused, "TICKET_EXPIRED")
+    await refused(gate_.verify(ticket, 49.0), TicketRefused, "TICKET_EXPIRED")
+    admitted = await gate_.verify(ticket, 51.0)
+    assert admitted.grant_by < memory_cluster.nodes["b"].runtime.now()
+    await refused(gate_.verify(ticket, 70.0), TicketRefused, "TICKET_NOT_YET_VALID")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("lease_ms", 0),
+        ("lease_ms", 2**64 - 1),
+        *itertools.product(("horizon_ms", "move_ms", "wire_ms"), (-1.0, math.nan, math.inf)),
+    ],
+)
+async def test_fault_12_a_lease_or_a_horizon_that_is_none(
+    memory_cluster: Cluster, field: str, value: float
+) -> None:
+    """Signed though it is, nothing is reserved or pushed under it. A lease is a whole number."""
+    cluster = memory_cluster
+    slot = await cluster.live_slot(LAYOUT)
+    message = claims_to_proto(cluster.claims(LAYOUT))
+    setattr(message, field, value)
+    serialized, signer = message.SerializeToString(), cluster.admission.signer
+    ticket = SignedTicket(serialized, signer._private_key.sign(serialized), signer.key_id)
+    error = await refused(cluster.reserve(ticket, LAYOUT), InvalidInput, "INVALID_INPUT")
+    assert error.field == f"ticket.{field}"
+    pushing = cluster.push(ticket, cluster.manifest(LAYOUT), message.ticket_id, slot)
+    error = await refused(pushing, InvalidInput, "INVALID_INPUT")
+    assert error.field == f"ticket.{field}"
+    for node in cluster.nodes.values():
+        census = node.runtime.census()
+        held = ("reservations", "tickets_remembered", "wires_held", "wires_waiting")
+        assert [census[name] for name in held] == [0, 0, 0, 0]
+    assert cluster.nodes["b"].runtime.slots.free_count() == 2
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, math.nan, math.inf, 0])
+def test_fault_12_a_lease_that_is_none_is_never_signed(value: Any) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        claims(lease_ms=value)
+    assert caught.value.field == "ticket.lease_ms"
+
+
 async def test_admission_that_restarted_is_asked_again(memory_cluster: Cluster) -> None:
     cluster = memory_cluster
     await cluster.reserve(cluster.ticket(LAYOUT), LAYOUT)
@@ -266,9 +323,26 @@ async def test_a_push_to_no_reservation(memory_cluster: Cluster) -> None:
     slot = await cluster.live_slot(LAYOUT)
     await refused(
         cluster.push(cluster.ticket(LAYOUT), cluster.manifest(LAYOUT), "nothing", slot),
-        NotFound,
-        "RESERVATION_UNKNOWN",
+        TicketRefused,
+        "TICKET_MISMATCH",
     )
+
+
+async def test_a_push_whose_reservation_never_comes_ends_with_its_ticket(
+    memory_cluster: Cluster,
+) -> None:
+    cluster = memory_cluster
+    slot = await cluster.live_slot(LAYOUT)
+    claims = cluster.claims(LAYOUT, valid_for_ms=300)
+    started = time.monotonic()
+    with pytest.raises(WorldlineError) as caught:
+        await cluster.push(cluster.sign(claims), cluster.manifest(LAYOUT), claims.ticket_id, slot)
+    # Whichever end notices first.
+    assert caught.value.reason in ("RESERVATION_UNKNOWN", "TICKET_EXPIRED")
+    assert 0.25 < time.monotonic() - started < 5.0
+    await cluster.nodes["a"].until_quiet()
+    await until(lambda: not len(cluster.nodes["b"].runtime.reserving), 5.0)
+    assert cluster.nodes["a"].runtime.slots.states()[slot.slot_index].pins == 0
 
 
 async def test_a_push_to_a_released_reservation(memory_cluster: Cluster) -> None:
@@ -315,10 +389,15 @@ async def land(cluster: Cluster, *messages: mover_pb2.LandRequest) -> list[Any]:
 
 def offer(cluster: Cluster, **changes: Any) -> mover_pb2.LandRequest:
     values: dict[str, Any] = {
-        "protocol_version": 1,
+        "protocol_version": PROTOCOL_VERSION,
         "ticket": ticket_to_proto(cluster.ticket(LAYOUT)),
         "reservation_id": "r",
-        "manifest": manifest_to_proto(cluster.manifest(LAYOUT)),
+        "session_id": "session-1",
+        "epoch": 4,
+        "layout": layout_to_proto(LAYOUT),
+        "device": "cpu",
+        "algorithm": "crc64nvme",
+        "granule_bytes": MEBIBYTE,
         "verification": 1,
         "chunk_bytes": MEBIBYTE,
         "window_chunks": 4,
@@ -330,14 +409,14 @@ def offer(cluster: Cluster, **changes: Any) -> mover_pb2.LandRequest:
 async def test_land_refuses_another_protocol_before_anything_else(memory_cluster: Cluster) -> None:
     """Fault 36."""
     await refused(
-        land(memory_cluster, offer(memory_cluster, protocol_version=2)),
+        land(memory_cluster, offer(memory_cluster, protocol_version=PROTOCOL_VERSION + 1)),
         VersionSkew,
         "VERSION_SKEW",
     )
 
 
-async def test_land_without_an_offer_or_sealed_first(memory_cluster: Cluster) -> None:
-    for messages in ((), (mover_pb2.LandRequest(sealed=mover_pb2.LandSealed()),)):
+async def test_land_without_an_offer_or_go_first(memory_cluster: Cluster) -> None:
+    for messages in ((), (mover_pb2.LandRequest(go=mover_pb2.LandGo()),)):
         with pytest.raises(InvalidInput):
             await land(memory_cluster, *messages)
 

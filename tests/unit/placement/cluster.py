@@ -29,22 +29,27 @@ from worldline.v1 import (
 
 #: Nobody renews by itself here: a lease ends when a test says so.
 LEASE_MS = 600_000
+DIGEST_RATE_BYTES_PER_S = 5e9
 DEADLINES = Deadlines(
     admit_s=1, reserve_s=1, warm_s=1, freeze_s=1, push_s=5, verify_s=1, attach_s=1, quick_s=0.5,
-    open_s=2, register_s=1, obligation_s=10, finish_s=2,
+    describe_s=0.3, open_s=2, register_s=1, obligation_s=10, finish_s=2,
 )  # fmt: skip
 
 
 class Cluster:
-    """Two nodes, an admission, a placement that can be stopped and started again."""
+    """Nodes, an admission, a placement that can be stopped and started again."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, nodes: int = 2) -> None:
         self.path = path
+        numbers = range(1, nodes + 1)
         self.faults = Faults()
         self.admission = FakeAdmission(self.faults)
-        self.movers = {name: FakeMover(name, self.faults) for name in ("n1", "n2")}
+        self.movers = {
+            name: FakeMover(name, self.faults) for name in (f"n{one}" for one in numbers)
+        }
         self.engines = {
-            name: FakeEngine(name, self.faults, self.movers[f"n{name[1]}"]) for name in ("e1", "e2")
+            name: FakeEngine(name, self.faults, self.movers[f"n{name[1]}"])
+            for name in (f"e{one}" for one in numbers)
         }
         self.addresses: dict[str, str] = {}
         self.servers: dict[str, GrpcServer] = {}
@@ -119,13 +124,19 @@ class Cluster:
     async def kill(self, name: str) -> None:
         """A peer's process is gone with all it held, and its lease has run out."""
         await self.servers.pop(name).stop(0)
-        assert self.placement is not None
         if name in self.engines:
             self.engines[name].worlds.clear()
-            self.placement.fleet._engine_renewed[name] = float("-inf")
         else:
             self.movers[name].slots.clear()
-            self.placement.fleet._node_renewed[name] = float("-inf")
+        self.silence(name)
+
+    def silence(self, name: str) -> None:
+        """An engine's or a node's lease has run out, before its time."""
+        assert self.placement is not None
+        fleet = self.placement.fleet
+        leases = fleet._engine_until if name in self.engines else fleet._node_until
+        leases[name] = float("-inf")
+        fleet._changed(f"n{name[1:]}")
 
     async def register_node(self, name: str, incarnation: str = "j1") -> None:
         await self.ask(
@@ -134,9 +145,16 @@ class Cluster:
                 protocol_version=PROTOCOL_VERSION,
                 node_id=name,
                 mover_address=self.addresses[name],
-                slots_total=self.movers[name].slots_total,
-                slot_bytes=1 << 20,
                 incarnation=incarnation,
+                host_id="here",
+                devices=[
+                    placement_pb2.Device(
+                        name="cpu",
+                        slots_total=self.movers[name].slots_total,
+                        slot_bytes=1 << 20,
+                        digest_rate_bytes_per_s=DIGEST_RATE_BYTES_PER_S,
+                    )
+                ],
             ),
         )
 
@@ -186,24 +204,28 @@ class Cluster:
         request = placement_pb2.ResolveSessionRequest(session_id=session_id)
         return (await self.ask("ResolveSession", request)).session
 
-    async def move(self, session_id: str, target: str = "n2", key: str = "") -> Any:
+    async def move(
+        self, session_id: str, target: str = "n2", key: str = "", saves_ms: float = 0.0
+    ) -> Any:
         """The record that MoveSession ends with."""
-        *_, last = [one async for one in self.watch_move(session_id, target, key)]
+        *_, last = [one async for one in self.watch_move(session_id, target, key, saves_ms)]
         assert last.WhichOneof("event") == "move"
         return last.move
 
     async def watch_move(
-        self, session_id: str, target: str = "n2", key: str = ""
+        self, session_id: str, target: str = "n2", key: str = "", saves_ms: float = 0.0
     ) -> AsyncIterator[Any]:
         request = placement_pb2.MoveSessionRequest(
-            session_id=session_id, target_node_id=target, idempotency_key=key
+            session_id=session_id, target_node_id=target, idempotency_key=key, saves_ms=saves_ms
         )
         async with mapped_errors():
             async for response in self.stub.MoveSession(request, timeout=20):
                 yield response
 
-    async def admit(self, session_id: str, target: str = "n2") -> Any:
-        request = placement_pb2.AdmitMigrationRequest(session_id=session_id, target_node_id=target)
+    async def admit(self, session_id: str, target: str = "n2", saves_ms: float = 0.0) -> Any:
+        request = placement_pb2.AdmitMigrationRequest(
+            session_id=session_id, target_node_id=target, saves_ms=saves_ms
+        )
         return await self.ask("AdmitMigration", request)
 
     async def migrate(self, move_id: str) -> list[Any]:
@@ -263,8 +285,8 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running_cluster(path: Path) -> AsyncIterator[Cluster]:
-    cluster = Cluster(path)
+async def running_cluster(path: Path, nodes: int = 2) -> AsyncIterator[Cluster]:
+    cluster = Cluster(path, nodes)
     await cluster.start()
     try:
         yield cluster

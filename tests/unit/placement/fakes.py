@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.unit.placement.makers import EQUAL
+from tests.unit.placement.park_fakes import ParkedCopies
 from worldline.contract import DeterminismTier
-from worldline.errors import CapacityExhausted, NotFound
+from worldline.errors import CapacityExhausted, NotFound, TicketRefused
 from worldline.rpc.server import GrpcServer
 from worldline.state.codec import (
     digests_to_proto,
@@ -93,6 +94,7 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         self.worlds: dict[str, tuple[str, int]] = {}
         self.slots: dict[str, move_pb2.SlotRef] = {}
         self.moved_to: dict[str, str] = {}
+        self.suspended: list[str] = []
         self.tiers: dict[str, int] = {}
 
     def manifest(self, session_id: str, *, digests: bool) -> Manifest:
@@ -183,6 +185,8 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
     async def Detach(self, request: Any, context: Any) -> Any:
         def work() -> Any:
             self.worlds.pop(request.session_id, None)
+            if request.suspended:
+                self.suspended.append(request.session_id)
             if request.engine_address:
                 self.moved_to[request.session_id] = request.engine_address
             return engine_pb2.DetachResponse()
@@ -190,10 +194,11 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         return await self._do("Detach", work)
 
 
-class FakeMover(mover_pb2_grpc.MoverServiceServicer):
+class FakeMover(ParkedCopies, mover_pb2_grpc.MoverServiceServicer):
     """Slots by (index, generation): who has it, in which role."""
 
     def __init__(self, name: str, faults: Faults, slots_total: int = 4) -> None:
+        super().__init__()
         self.name = name
         self.faults = faults
         self.slots_total = slots_total
@@ -202,6 +207,11 @@ class FakeMover(mover_pb2_grpc.MoverServiceServicer):
         self.digests = DIGESTS
         self.landed = DIGESTS
         self.push_cancelled = asyncio.Event()
+        self.promoted = asyncio.Event()
+        self.ticket_ran_out = asyncio.Event()
+        self.wires: list[mover_pb2.DescribeMoverResponse.Wire] = []
+        #: Pushes whose client went while they waited for their wire.
+        self.withdrawn = asyncio.Event()
 
     def allocate(self, session_id: str, role: str) -> move_pb2.SlotRef:
         taken = {index for index, _ in self.slots}
@@ -219,14 +229,37 @@ class FakeMover(mover_pb2_grpc.MoverServiceServicer):
         def work() -> Any:
             claims = move_pb2.TicketClaims.FromString(request.ticket.claims)
             slot = self.allocate(claims.session_id, "shadow")
-            return mover_pb2.ReserveResponse(reservation_id=f"r-{claims.move_id}", slot=slot)
+            return mover_pb2.ReserveResponse(reservation_id=claims.ticket_id, slot=slot)
 
         return await self._do("Reserve", work)
 
-    async def Push(self, request: Any, context: Any) -> AsyncIterator[Any]:
+    async def Push(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+        requests = aiter(request_iterator)
+        request = (await anext(requests)).order
         claims = move_pb2.TicketClaims.FromString(request.ticket.claims)
         kind = "Probe" if claims.purpose == move_pb2.MOVE_PURPOSE_PROBE else "Push"
-        extent_bytes = request.manifest.layout.extent_bytes
+        extent_bytes = request.layout.extent_bytes
+        if kind == "Push":
+            try:
+                await self._do("Arm", lambda: None)
+            except asyncio.CancelledError:
+                self.withdrawn.set()
+                raise
+        yield mover_pb2.PushResponse(armed=mover_pb2.PushArmed())
+        going = asyncio.ensure_future(anext(requests, None))
+        late = asyncio.ensure_future(self.ticket_ran_out.wait())
+        try:
+            await asyncio.wait({going, late}, return_when=asyncio.FIRST_COMPLETED)
+            if not going.done():
+                raise TicketRefused("too late", reason="TICKET_EXPIRED")
+            if (message := going.result()) is None:
+                self.push_cancelled.set()
+                return
+        finally:
+            going.cancel()
+            late.cancel()
+            await asyncio.gather(going, late, return_exceptions=True)
+        assert message.WhichOneof("event") == "go"
         yield mover_pb2.PushResponse(
             progress=mover_pb2.PushProgress(sent_bytes=extent_bytes // 2, total_bytes=extent_bytes)
         )
@@ -242,7 +275,7 @@ class FakeMover(mover_pb2_grpc.MoverServiceServicer):
                 wire_bytes=extent_bytes,
                 chunks=1,
                 wire_ms=1.0,
-                verification=request.verification,
+                verification=request.verification or move_pb2.VERIFICATION_TAIL,
                 lanes=["memory"],
             )
         )
@@ -252,7 +285,7 @@ class FakeMover(mover_pb2_grpc.MoverServiceServicer):
                 move_pb2.Receipt(
                     move_id=claims.move_id,
                     slot=slot,
-                    topology_hash=request.manifest.layout.topology_hash,
+                    topology_hash=request.layout.topology_hash,
                     digests=digests_to_proto(self.landed),
                     received_bytes=extent_bytes,
                 )
@@ -265,6 +298,8 @@ class FakeMover(mover_pb2_grpc.MoverServiceServicer):
     async def Verify(self, request: Any, context: Any) -> Any:
         def work() -> Any:
             if self.digests == DIGESTS:
+                if request.promote:
+                    self.promote()
                 return mover_pb2.VerifyResponse(equal=True, digests=digests_to_proto(DIGESTS))
             return mover_pb2.VerifyResponse(
                 equal=False,
@@ -276,13 +311,12 @@ class FakeMover(mover_pb2_grpc.MoverServiceServicer):
 
         return await self._do("Verify", work)
 
-    async def Promote(self, request: Any, context: Any) -> Any:
-        def work() -> Any:
-            key = (request.slot.slot_index, request.slot.generation)
-            self.slots[key] = (self.slots[key][0], "live")
-            return mover_pb2.PromoteResponse()
-
-        return await self._do("Promote", work)
+    def promote(self) -> None:
+        """A test moves one session at a time: a SHADOW slot is what was verified."""
+        for key, (session_id, role) in self.slots.items():
+            if role == "shadow":
+                self.slots[key] = (session_id, "live")
+                self.promoted.set()
 
     async def Release(self, request: Any, context: Any) -> Any:
         def work() -> Any:
@@ -304,9 +338,11 @@ class FakeMover(mover_pb2_grpc.MoverServiceServicer):
                         ),
                         role=roles[role],
                         session_id=session_id,
+                        extent_bytes=7,
                     )
                     for (index, generation), (session_id, role) in self.slots.items()
                 ],
+                wires=self.wires,
             )
 
         return await self._do("DescribeMover", work)
@@ -322,6 +358,13 @@ class FakeAdmission(admission_pb2_grpc.AdmissionServiceServicer):
         self.verdicts: list[Verdict] = []
         self.session_verdicts: list[Verdict] = []
         self.measured = True
+        #: Which of the targets to choose, by node; empty: the first.
+        self.chosen_node_id = ""
+        self.horizon_ms = 400.0
+        #: Restarted, and not yet told what is under way.
+        self.relearning = False
+        self.told: list[admission_pb2.RelearnRequest] = []
+        self.asked: list[admission_pb2.AdmitMoveRequest] = []
         self.clients: list[str] = []
         self.loads: list[admission_pb2.DeviceLoad] = []
         self._signer = TicketSigner.generate()
@@ -341,31 +384,58 @@ class FakeAdmission(admission_pb2_grpc.AdmissionServiceServicer):
 
     def _admit(self, request: Any) -> admission_pb2.AdmitMoveResponse:
         self.clients.append(request.client_id)
+        self.asked.append(request)
+        target = next(
+            (one for one in request.targets if one.node_id == self.chosen_node_id),
+            request.targets[0],
+        )
+        if self.relearning and request.purpose == move_pb2.MOVE_PURPOSE_SESSION:
+            no = Verdict.reject(RejectReason.RELEARNING, "just started", retry_after_ms=50)
+            return admission_pb2.AdmitMoveResponse(verdict=verdict_to_proto(no))
         verdict = self.verdicts.pop(0) if self.verdicts else None
         probe = request.purpose == move_pb2.MOVE_PURPOSE_PROBE
         if verdict is None and not self.measured and not probe:
             verdict = Verdict.reject(RejectReason.PATH_UNMEASURED, "never measured")
         if verdict is not None:
-            return admission_pb2.AdmitMoveResponse(verdict=verdict_to_proto(verdict))
+            return admission_pb2.AdmitMoveResponse(
+                verdict=verdict_to_proto(verdict),
+                target_node_id=target.node_id,
+                target_engine_id=target.engine_id,
+            )
         claims = TicketClaims(
             ticket_id=f"t-{request.move_id}",
             move_id=request.move_id,
             session_id=request.session_id,
             epoch=request.epoch,
             source_node_id=request.source_node_id,
-            target_node_id=request.target_node_id,
+            target_node_id=target.node_id,
             extent_bytes_max=request.extent_bytes,
             topology_hash=request.topology_hash,
             purpose=MovePurpose(request.purpose),
             issued_at_ms=0,
             valid_for_ms=1000,
             lease_ms=1000,
+            horizon_ms=0.0 if probe else self.horizon_ms,
+            move_ms=0.0 if probe else 100.0,
+            wire_ms=50.0,
         )
         self.held[claims.ticket_id] = request.move_id
         return admission_pb2.AdmitMoveResponse(
             verdict=verdict_to_proto(Verdict.admit("in time", {"l_star_ms": 1.0})),
             ticket=ticket_to_proto(self._signer.sign(claims)),
+            target_node_id=target.node_id,
+            target_engine_id=target.engine_id,
         )
+
+    async def Relearn(self, request: Any, context: Any) -> Any:
+        def work() -> Any:
+            self.told.append(request)
+            self.relearning = False
+            for one in request.moves:
+                self.held[one.ticket_id] = one.move_id
+            return admission_pb2.RelearnResponse(holds=len(self.held))
+
+        return await self.faults.around("Relearn", work)
 
     async def FinishMove(self, request: Any, context: Any) -> Any:
         def work() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.placement.choose import Candidate
+from services.placement.device import DeviceRecord, Place
 from services.placement.move import Move
 from services.placement.phases import Goal
 from services.placement.records import (
@@ -29,21 +30,25 @@ def contract(**changes: object) -> Contract:
 
 
 def candidate(name: str, **changes: object) -> Candidate:
+    """`slots_for_moves` is `slots_free` where it is not said."""
+    free = changes.get("slots_free", 1)
     fields: dict[str, object] = {
         "engine_id": f"e{name}",
         "node_id": f"n{name}",
         "alive": True,
-        "slots_free": 1,
+        "slots_free": free,
+        "slots_for_moves": free,
         "slots_total": 4,
         "slot_bytes": 1000,
         "fingerprint": EQUAL,
-        "moves_in": 0,
+        "place": Place(f"h{name}"),
     }
     return Candidate(**fields | changes)  # type: ignore[arg-type]
 
 
 def node(name: str, incarnation: str = "j1") -> NodeRecord:
-    return NodeRecord(f"n{name}", f"127.0.0.1:100{name}", 4, 1 << 20, incarnation)
+    cpu = DeviceRecord("cpu", 4, 1 << 20)
+    return NodeRecord(f"n{name}", f"127.0.0.1:100{name}", incarnation, f"h{name}", (cpu,))
 
 
 def engine(name: str, incarnation: str = "i1", fingerprint: Fingerprint = EQUAL) -> EngineRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,23 @@ def test_a_move_that_is_not_attached_cannot_commit(db: sqlite3.Connection) -> No
     made = entry()
     move_table.insert_move(db, made)
     assert isinstance(move_table.commit_move(db, made, contract()), CommitRefused)
+    after = session_table.get_session(db, "s")
+    assert after is not None
+    assert (after.owner, after.epoch) == ("e1", 1)
+
+
+def test_a_commit_does_not_wait_for_the_phases_before_it(db: sqlite3.Connection) -> None:
+    made = entry()
+    move_table.insert_move(db, made)
+    assert move_table.commit_move(db, at(made, MovePhase.ATTACHED), contract()) == Committed(2)
+
+
+@pytest.mark.parametrize("phase", [MovePhase.ROLLING_BACK, MovePhase.ABORTED])
+def test_a_move_that_was_given_up_cannot_commit(db: sqlite3.Connection, phase: MovePhase) -> None:
+    ready = attached(db, entry())
+    write = move_table.finish_move if phase.terminal else move_table.save_move
+    write(db, at(ready, phase))
+    assert isinstance(move_table.commit_move(db, ready, contract()), CommitRefused)
     after = session_table.get_session(db, "s")
     assert after is not None
     assert (after.owner, after.epoch) == ("e1", 1)
@@ -272,10 +290,19 @@ def test_a_paused_engine_gets_its_sessions_back(db: sqlite3.Connection) -> None:
 
 
 def test_paths_are_smoothed(db: sqlite3.Connection) -> None:
-    node_table.note_path(db, "n1", "n2", 800.0)
-    node_table.note_path(db, "n1", "n2", 1600.0)
-    (found,) = node_table.all_paths(db)
-    assert (found.rate_bytes_per_s, found.samples) == (900.0, 2)
+    node_table.note_path(db, "n1", "n2", 800.0, 8.0)
+    before_unix_s = time.time()
+    node_table.note_path(db, "n1", "n2", 1600.0, 16.0)
+    (found,) = node_table.latest_paths(db, 10)
+    assert (found.rate_bytes_per_s, found.setup_ms, found.samples) == (900.0, 9.0, 2)
+    assert found.changed_unix_s >= before_unix_s
+
+
+def test_the_paths_used_last_come_first(db: sqlite3.Connection) -> None:
+    for target in ("n2", "n3", "n4"):
+        node_table.note_path(db, "n1", target, 800.0, 8.0)
+    found = node_table.latest_paths(db, 2)
+    assert [one.target_node_id for one in found] == ["n4", "n3"]
 
 
 def test_a_crash_in_the_swap_leaves_all_or_nothing(path: Path) -> None:

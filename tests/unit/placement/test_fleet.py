@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_lease_runs_out_and_is_renewed(fleet: Fleet) -> None:
     assert fleet.engine_alive("e1", 1.0)
     assert fleet.node_alive("n1", 0.999)
     assert not fleet.node_alive("n1", 1.0)
-    fleet.renew_node("n1", "j1", 0, 1.5)
+    fleet.renew_node("n1", "j1", Counter(), 1.5)
     assert fleet.node_alive("n1", 2.0)
     assert not fleet.node_alive("nobody", 0.0)
 
@@ -42,9 +43,9 @@ def test_a_replaced_process_is_fenced(fleet: Fleet) -> None:
     assert caught.value.reason == "INCARNATION_REPLACED"
     fleet.put_node(node("1", "j2"), 0.0)
     with pytest.raises(Fenced):
-        fleet.renew_node("n1", "j1", 0, 0.1)
+        fleet.renew_node("n1", "j1", Counter(), 0.1)
     with pytest.raises(NotFound):
-        fleet.renew_node("nobody", "j1", 0, 0.1)
+        fleet.renew_node("nobody", "j1", Counter(), 0.1)
     with pytest.raises(NotFound):
         fleet.renew_engine("nobody", "i1", (), 0.1)
 
@@ -65,18 +66,23 @@ def test_gone_is_replaced_or_silent(fleet: Fleet) -> None:
 def test_an_open_move_holds_a_slot_at_both_ends(fleet: Fleet) -> None:
     here = session(state=SessionState.MOVING)
     move = entry().move
-    assert fleet.slots_used((here,), (move,)) == {"n1": 1, "n2": 1}
+    both = {("n1", "cpu"): 1, ("n2", "cpu"): 1}
+    assert fleet.slots_used((here,), (move,)) == both
     after = session(owner="e2", node_id="n2", state=SessionState.MOVING)
     committed = replace(move, phase=MovePhase.COMMITTED)
-    assert fleet.slots_used((after,), (committed,)) == {"n1": 1, "n2": 1}
-    fleet.renew_node("n1", "j1", 2, 0.0)
-    assert fleet.slots_used((here,), ()) == {"n1": 3, "n2": 0}
+    assert fleet.slots_used((after,), (committed,)) == both
+    # Neither is to come any more: the session is at its target, its old slot still taken.
+    kept = [one.slots_for_moves for one in fleet.candidates((after,), (committed,), 0.1)]
+    assert kept == [3, 3]
+    fleet.renew_node("n1", "j1", Counter(cpu=2), 0.0)
+    assert fleet.slots_used((here,), ()) == {("n1", "cpu"): 3}
 
 
 def test_the_snapshot_says_what_choices_need(fleet: Fleet) -> None:
     first, second = fleet.candidates((session(),), (entry().move,), 0.1)
-    assert (first.engine_id, first.slots_free, first.moves_in) == ("e1", 3, 0)
-    assert (second.engine_id, second.slots_free, second.moves_in) == ("e2", 3, 1)
+    assert (first.engine_id, first.slots_free, first.slots_for_moves) == ("e1", 3, 3)
+    # What the move takes at its target is admission's to count, for other moves.
+    assert (second.engine_id, second.slots_free, second.slots_for_moves) == ("e2", 3, 4)
     assert first.alive
     assert not any(one.alive for one in fleet.candidates((), (), 0.5))
 
@@ -87,6 +93,8 @@ def test_utilization_counts_sessions_with_a_period(fleet: Fleet) -> None:
     lost = session(contract=contract(period_ms=400.0), state=SessionState.LOST)
     assert fleet.utilization("e1", (paced, paced, session(), lost)) == pytest.approx(0.5)
     assert fleet.utilization("e2", (paced,)) == 0.0
+    shares = [one.utilization for one in fleet.candidates((paced, paced, lost), (), 0.1)]
+    assert shares == pytest.approx([0.5, 0.0])
 
 
 @pytest.mark.parametrize("quantum_ms", [0.0, -1.0, float("nan"), float("inf")])

@@ -15,13 +15,16 @@ from services.placement.move import Move, expired, step
 from services.placement.move_state import Transition
 from services.placement.phases import OBLIGATIONS, Goal, MovePhase, Outcome, Step
 from services.placement.recovery import resume
-from services.placement.values import Failure, Party, PushFigures, SlotName
+from services.placement.values import Failure, Party, PushFigures, SlotName, Ticket
 from worldline.errors import InvalidInput, InvariantBroken
 from worldline.v1 import move_pb2
 from worldline.verdict import RejectReason, Verdict
 
 LIMITS = Limits()
 FAILURE = Failure("TransferFailed", "BROKEN", "broken")
+TICKET = Ticket("t", valid_for_ms=1_000, lease_ms=500, horizon_ms=40_000.0, move_ms=10_000.0)
+#: Another candidate than the first.
+OTHER = Party("e3", "i3", "n3", "j3")
 
 
 def new_move(goal: Goal = Goal.COMMIT) -> Move:
@@ -42,8 +45,9 @@ def completions(step_of: Step, attempt: int) -> list[ev.Event]:
     failed: ev.Event = ev.Failed(attempt, step_of, FAILURE)
     good: dict[Step, list[ev.Event]] = {
         Step.ASK_ADMISSION: [
-            ev.Admitted(attempt, "t", Verdict.admit("yes")),
+            ev.Admitted(attempt, TICKET, Verdict.admit("yes"), OTHER, tier_dropped=False),
             ev.Refused(attempt, step_of, Verdict.reject(RejectReason.PATH_UNMEASURED, "no")),
+            ev.Refused(attempt, step_of, Verdict.reject(RejectReason.PATH_UNMEASURED, "no"), OTHER),
             ev.Refused(attempt, step_of, Verdict.reject(RejectReason.RECEIVER_BUSY, "no")),
             failed,
         ],
@@ -58,11 +62,15 @@ def completions(step_of: Step, attempt: int) -> list[ev.Event]:
             failed,
         ],
         Step.WARM: [ev.Warmed(attempt), failed],
+        Step.ARM: [
+            ev.Armed(attempt),
+            ev.Refused(attempt, step_of, Verdict.reject(RejectReason.WIRE_TOO_LATE, "no")),
+            failed,
+        ],
         Step.FREEZE: [ev.Frozen(attempt, SlotName("n1", 0, 1), 7), failed],
         Step.PUSH: [ev.Pushed(attempt, 1, 1, PushFigures(1, 1, 1, 1, 1.0, 0.0, 1)), failed],
         Step.VERIFY: [ev.VerifiedEqual(attempt, 1), ev.VerifiedUnequal(attempt, FAILURE), failed],
         Step.ATTACH: [ev.Attached(attempt), failed],
-        Step.PROMOTE: [ev.Promoted(attempt), failed],
         # A commit never just fails: the directory is asked until it answers.
         Step.RECORD_COMMIT: [ev.CommitRecorded(attempt), ev.CommitLost(attempt, FAILURE)],
     }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from services.placement.move_facts import entry_from_row, facts_to_json
 from services.placement.phases import Goal, MovePhase
 from services.placement.records import MoveEntry
-from services.placement.values import Failure, PushFigures, SlotName
+from services.placement.values import Failure, PushFigures, SlotName, Ticket
 from tests.unit.placement.makers import entry
 from worldline.verdict import RejectReason, Verdict
 
@@ -31,6 +31,7 @@ figures = st.none() | st.builds(
     st.integers(0, 2),
     st.lists(text, max_size=3).map(tuple),
 )
+tickets = st.none() | st.builds(Ticket, text, whole, whole, number, number, number)
 verdicts = st.none() | st.one_of(
     st.builds(Verdict.admit, text, st.dictionaries(text, number, max_size=3)),
     st.builds(
@@ -57,7 +58,7 @@ def entries(draw: st.DrawFn) -> MoveEntry:
         source_slot=draw(slots),
         target_slot=draw(slots),
         figures=draw(figures),
-        ticket_id=draw(text),
+        ticket=draw(tickets),
         reservation_id=draw(text),
         block_index=draw(whole),
         source_digest=draw(digest),

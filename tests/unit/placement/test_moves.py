@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.placement import node_table
+from services.placement.probe import LARGE_COUNT, SMALL_COUNT
 from tests.unit.placement.cluster import Cluster, running_cluster
 from tests.unit.placement.fakes import DIGESTS, FLIPPED
 from tests.unit.placement.makers import OTHER_TORCH, contract
@@ -45,7 +46,7 @@ async def test_a_move_there_and_back(cluster: Cluster) -> None:
     assert record.verdict.admitted
     assert record.source_digest == record.target_digest == DIGESTS.whole
     assert {one.name for one in record.timings} == {
-        "admit", "reserve", "freeze", "push", "verify", "attach", "commit", "thaw",
+        "admit", "reserve", "arm", "freeze", "push", "verify", "attach", "commit", "thaw",
     }  # fmt: skip
     assert record.frozen_ms > 0
     assert record.push_stats.wire_bytes == 2048
@@ -57,8 +58,9 @@ async def test_a_move_there_and_back(cluster: Cluster) -> None:
     assert await cluster.renew_engine("e2") == {session_id: 2}
 
     assert cluster.placement is not None
-    (path,) = await cluster.placement.directory.do(node_table.all_paths)
+    (path,) = await cluster.placement.directory.do(node_table.latest_paths, 10)
     assert (path.source_node_id, path.rate_bytes_per_s, path.samples) == ("n1", 2048e3, 1)
+    assert path.setup_ms == pytest.approx(record.frozen_ms - 1.0)
 
     back = await cluster.move(session_id, "")
     assert back.phase == move_pb2.MOVE_PHASE_DONE
@@ -70,10 +72,12 @@ async def test_the_order_of_calls_is_the_protocols(cluster: Cluster) -> None:
     session_id = await cluster.session()
     cluster.faults.calls.clear()
     await cluster.move(session_id)
-    calls = [one for one in cluster.faults.calls if one not in ("e2.WarmWorld", "FinishMove")]
+    calls = [one for one in cluster.faults.calls if one != "FinishMove"]
+    together = [{"n2.Reserve", "e2.WarmWorld", "n1.Arm"}, {"n2.Verify", "e2.Attach"}]
+    assert [set(calls[1:4]), set(calls[6:8])] == together
+    del calls[6:8], calls[1:4]
     assert calls == [
-        "AdmitMove", "n2.Reserve", "e1.Freeze", "n1.Push", "n2.Verify", "e2.Attach",
-        "n2.Promote", "e2.Activate", "e1.Detach", "n1.Release",
+        "AdmitMove", "e1.Freeze", "n1.Push", "e2.Activate", "e1.Detach", "n1.Release",
     ]  # fmt: skip
     (finish,) = cluster.admission.finished
     assert finish.committed
@@ -85,11 +89,11 @@ STEPS = {
     "AdmitMove": Unavailable("away"),
     "n2.Reserve": Unavailable("away"),
     "e2.WarmWorld": Conflict("no weights"),
+    "n1.Arm": TransferFailed("no lane"),
     "e1.Freeze": Conflict("not now"),
     "n1.Push": TransferFailed("peer gone"),
     "n2.Verify": TransferFailed("poisoned"),
     "e2.Attach": Unavailable("away"),
-    "n2.Promote": Unavailable("away"),
 }
 
 
@@ -128,7 +132,7 @@ async def test_a_lost_reply_is_asked_again(cluster: Cluster, method: str) -> Non
 @pytest.mark.parametrize("method", ["e1.Thaw", "n2.Release", "e2.Detach"])
 async def test_a_lost_reply_of_a_rollback_is_asked_again(cluster: Cluster, method: str) -> None:
     session_id = await cluster.session()
-    cluster.faults.fail("n2.Promote", Unavailable("away"))
+    cluster.faults.fail("e2.Attach", Unavailable("away"))
     cluster.faults.lose_reply(method, DeadlineExceeded("the reply is lost"))
     assert (await cluster.move(session_id)).phase == move_pb2.MOVE_PHASE_ABORTED
     assert cluster.faults.calls.count(method) >= 2
@@ -200,8 +204,8 @@ async def test_an_unmeasured_path_is_measured_first(cluster: Cluster) -> None:
     session_id = await cluster.session()
     cluster.admission.measured = False
     assert (await cluster.move(session_id)).phase == move_pb2.MOVE_PHASE_DONE
-    # 1 MiB is all that fits into these slots: one size.
-    assert cluster.faults.calls.count("n1.Probe") == 1
+    # 1 MiB is all that fits into these slots.
+    assert cluster.faults.calls.count("n1.Probe") == SMALL_COUNT + LARGE_COUNT
     cluster.check_at(session_id, "e2")
     cluster.admission.measured = True
     await cluster.move(session_id, "n1")
@@ -365,3 +369,46 @@ async def test_the_error_of_a_differing_commit_is_raised_by_the_verbs(cluster: C
         await cluster.verb("Commit", move_id)
     assert (caught.value.leaf, caught.value.granule) == ("kv", 1)
     cluster.check_at(session_id, "e1")
+
+
+async def test_a_push_that_ends_while_the_target_reserves_freezes_nothing(cluster: Cluster) -> None:
+    session_id = await cluster.session()
+    gate = cluster.faults.hold("n2.Reserve")
+    moving = asyncio.ensure_future(cluster.move(session_id))
+    await cluster.faults.reach("n2.Reserve")
+    cluster.movers["n1"].ticket_ran_out.set()
+    assert cluster.placement is not None
+    (task,) = cluster.placement.runtime._moves.tasks()
+    async with asyncio.timeout(0.9):
+        while (push := task.context.push) is None or not push._stream.ended:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    gate.set()
+    record = await moving
+    assert (record.phase, record.failure.reason) == (
+        move_pb2.MOVE_PHASE_ABORTED,
+        "TICKET_EXPIRED",
+    )
+    assert "e1.Freeze" not in cluster.faults.calls
+    cluster.check_at(session_id, "e1")
+
+
+async def test_nobody_holds_a_wire_while_the_target_warms(cluster: Cluster) -> None:
+    session_id = await cluster.session()
+    gate = cluster.faults.hold("e2.WarmWorld")
+    moving = asyncio.ensure_future(cluster.move(session_id))
+    await cluster.faults.reach("e2.WarmWorld")
+    assert "n1.Arm" not in cluster.faults.calls
+    gate.set()
+    assert (await moving).phase == move_pb2.MOVE_PHASE_DONE
+    calls = cluster.faults.calls
+    assert calls.index("e2.WarmWorld") < calls.index("n1.Arm") < calls.index("e1.Freeze")
+
+
+async def test_a_process_is_asked_once_to_warm_a_preset(cluster: Cluster) -> None:
+    session_id = await cluster.session()
+    for target in ("n2", "n1", "n2", "n1"):
+        assert (await cluster.move(session_id, target)).phase == move_pb2.MOVE_PHASE_DONE
+    assert cluster.faults.calls.count("e2.WarmWorld") == 1
+    await cluster.register_engine("e2", "i2")
+    assert (await cluster.move(session_id, "n2")).phase == move_pb2.MOVE_PHASE_DONE
+    assert cluster.faults.calls.count("e2.WarmWorld") == 2, "another process under its name"

@@ -94,7 +94,13 @@ def test_a_digest_that_cannot_be_compared_is_never_equal(changes: dict[str, obje
     ],
 )
 def test_a_frozen_manifest_of_something_else_is_refused(field: str, manifest: Manifest) -> None:
-    assert check_frozen(MANIFEST, SESSION, MOVE) is None
-    failure = check_frozen(manifest, SESSION, MOVE)
+    assert check_frozen(MANIFEST, SlotName("n1", 0, 1), SESSION, MOVE) is None
+    failure = check_frozen(manifest, SlotName("n1", 0, 1), SESSION, MOVE)
     assert failure is not None
     assert (failure.reason, failure.field) == ("MANIFEST_MISMATCH", f"manifest.{field}")
+
+
+def test_a_state_frozen_in_another_slot_is_refused() -> None:
+    failure = check_frozen(MANIFEST, SlotName("n1", 7, 1), SESSION, MOVE)
+    assert failure is not None
+    assert (failure.reason, failure.field) == ("MANIFEST_MISMATCH", "slot")

@@ -11,7 +11,7 @@ import pytest
 
 from services.placement import session_table
 from tests.unit.placement.cluster import Cluster, running_cluster
-from tests.unit.placement.makers import contract
+from tests.unit.placement.makers import EQUAL, contract
 from worldline.contract import contract_to_proto
 from worldline.errors import (
     CapacityExhausted,
@@ -22,6 +22,8 @@ from worldline.errors import (
     Unavailable,
     VersionSkew,
 )
+from worldline.rpc.channel import PROTOCOL_VERSION
+from worldline.state.codec import fingerprint_to_proto
 from worldline.v1 import engine_pb2, move_pb2, placement_pb2
 from worldline.verdict import RejectReason, Verdict
 
@@ -70,7 +72,7 @@ async def test_open_and_close(cluster: Cluster) -> None:
     assert session.engine_address == cluster.addresses[session.engine_id]
     assert session.world.preset == "tiny"
     assert (await cluster.resolve(session.session_id)) == session
-    assert (await nodes(cluster))[session.node_id].slots_free == 3
+    assert (await nodes(cluster))[session.node_id].devices[0].slots_free == 3
     await close(cluster, session.session_id)
     await close(cluster, session.session_id)
     assert await listed(cluster) == {}
@@ -174,7 +176,13 @@ async def renew_node(
 ) -> list[move_pb2.SlotRef]:
     request = placement_pb2.RenewNodeRequest(node_id="n1", incarnation=incarnation)
     for slot, session_id in uses:
-        request.slots.add(slot=slot, role=move_pb2.SLOT_ROLE_LIVE, session_id=session_id, age_ms=1)
+        request.slots.add(
+            slot=slot,
+            role=move_pb2.SLOT_ROLE_LIVE,
+            session_id=session_id,
+            age_ms=1,
+            device="cpu",
+        )
     return list((await cluster.ask("RenewNode", request)).orphans)
 
 
@@ -211,10 +219,10 @@ async def test_foreign_slots_count_as_taken(cluster: Cluster) -> None:
         for index in range(4)
     ]
     await renew_node(cluster, foreign)
-    assert (await nodes(cluster))["n1"].slots_free == 0
+    assert (await nodes(cluster))["n1"].devices[0].slots_free == 0
     assert (await cluster.open("n1")).verdict.reason == RejectReason.DEVICE_FULL
     await renew_node(cluster, [])
-    assert (await nodes(cluster))["n1"].slots_free == 4
+    assert (await nodes(cluster))["n1"].devices[0].slots_free == 4
 
 
 async def test_an_engine_learns_what_it_owns(cluster: Cluster) -> None:
@@ -272,22 +280,45 @@ async def test_a_restarted_engine_owns_nothing_and_its_old_self_is_fenced(
     assert not cluster.movers["n1"].slots
 
 
+async def test_an_engine_on_a_device_without_slots_is_refused(cluster: Cluster) -> None:
+    request = placement_pb2.RegisterEngineRequest(
+        protocol_version=PROTOCOL_VERSION,
+        engine_id="e7",
+        node_id="n1",
+        engine_address="127.0.0.1:7",
+        device="cuda:0",
+        device_uuid="GPU-7",
+        incarnation="x",
+    )
+    request.fingerprint.CopyFrom(fingerprint_to_proto(EQUAL))
+    with pytest.raises(InvalidInput) as caught:
+        await cluster.ask("RegisterEngine", request)
+    assert (caught.value.reason, caught.value.field) == ("DEVICE_UNKNOWN", "device")
+    assert "cpu" in caught.value.message
+
+
 async def test_skewed_and_bad_registrations(cluster: Cluster) -> None:
     with pytest.raises(VersionSkew):
-        await cluster.ask("RegisterNode", placement_pb2.RegisterNodeRequest(protocol_version=9))
+        await cluster.ask(
+            "RegisterNode", placement_pb2.RegisterNodeRequest(protocol_version=PROTOCOL_VERSION + 1)
+        )
     with pytest.raises(InvalidInput) as caught:
         await cluster.ask(
             "RegisterNode",
             placement_pb2.RegisterNodeRequest(
-                protocol_version=1, node_id="n", mover_address="a:1", incarnation="x"
+                protocol_version=PROTOCOL_VERSION,
+                node_id="n",
+                mover_address="a:1",
+                incarnation="x",
+                host_id="h",
             ),
         )
-    assert caught.value.field == "slots_total"
+    assert caught.value.field == "devices"
     with pytest.raises(InvalidInput) as unsigned:
         await cluster.ask(
             "RegisterEngine",
             placement_pb2.RegisterEngineRequest(
-                protocol_version=1, engine_id="e", node_id="n1", engine_address="a:1"
+                protocol_version=PROTOCOL_VERSION, engine_id="e", node_id="n1", engine_address="a:1"
             ),
         )
     assert unsigned.value.field == "fingerprint.facts"

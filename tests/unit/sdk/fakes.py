@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
+
 from worldline.errors import Conflict, IntegrityError, NotFound, TransferFailed, Unavailable
 from worldline.rpc.server import GrpcServer
 from worldline.v1 import (
@@ -17,6 +19,7 @@ from worldline.v1 import (
     engine_pb2,
     engine_pb2_grpc,
     move_pb2,
+    park_pb2,
     placement_pb2,
     placement_pb2_grpc,
 )
@@ -36,6 +39,7 @@ class FakeWorld:
     session_id: str = "session-1"
     epoch: int = 1
     owner: int = 0
+    state: str = "live"
     next_block_index: int = 0
     outbox: dict[int, engine_pb2.Block] = field(default_factory=dict)
     #: The action that each block was generated from.
@@ -80,6 +84,8 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         world.joins.append((self.number, join.next_block_index))
         if join.session_id != world.session_id:
             raise NotFound("no such session here", field="join.session_id")
+        if world.state == "suspended":
+            raise Conflict("it is suspended", reason="SESSION_SUSPENDED")
         owned = world.owner == self.number
         yield engine_pb2.PlayResponse(
             joined=engine_pb2.Joined(epoch=world.epoch, next_block_index=world.next_block_index)
@@ -108,6 +114,9 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
             world.move(self.engines)
             yield self._moved()
             return
+        if fault == "suspended":
+            world.state = "suspended"
+            raise Conflict("it is suspended", reason="SESSION_SUSPENDED")
         if fault == "superseded":
             raise Conflict("a newer stream took over", reason="SUPERSEDED")
         block = world.generate(action)
@@ -147,6 +156,8 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         #: After its events a move says nothing more.
         self.move_hangs = False
         self.move_began = threading.Event()
+        self.suspension: park_pb2.SuspensionRecord | None = None
+        self.replies_lost = 0
         self.moves = [move_pb2.MoveRecord(move_id="move-1", phase=move_pb2.MOVE_PHASE_DONE)]
         span = placement_pb2.GetTraceResponse.Span
         self.spans = [
@@ -179,8 +190,33 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 decode_tier=contract_pb2.DECODE_TIER_FULL,
             ),
             world=engine_pb2.WorldSpec(preset="tiny", seed=3),
-            state="live",
+            state=world.state,
         )
+
+    async def SuspendSession(self, request: Any, context: Any) -> Any:
+        self._called("SuspendSession", request, context)
+        if self.replies_lost:
+            self.replies_lost -= 1
+            # gRPC's own word, as when the process died with its answer: no service of ours spoke.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the socket closed")
+        self.world.state = "suspended"
+        answer = placement_pb2.SuspendSessionResponse(session=self.session())
+        answer.session.parked = request.kind
+        answer.session.engine_address = ""
+        if self.suspension is not None:
+            answer.suspension.CopyFrom(self.suspension)
+        return answer
+
+    async def ResumeSession(self, request: Any, context: Any) -> Any:
+        self._called("ResumeSession", request, context)
+        if not self.verdict.admitted:
+            return placement_pb2.ResumeSessionResponse(session=self.session(), verdict=self.verdict)
+        self.world.state = "live"
+        self.world.move(len(self.engine_addresses))
+        answer = placement_pb2.ResumeSessionResponse(session=self.session())
+        if self.suspension is not None:
+            answer.suspension.CopyFrom(self.suspension)
+        return answer
 
     def _called(self, name: str, request: Any, context: Any) -> None:
         self.calls.append((name, request))
@@ -237,8 +273,22 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         return placement_pb2.RollbackMigrationResponse(manifest=self.manifest)
 
     async def ListNodes(self, request: Any, context: Any) -> Any:
-        engine = placement_pb2.Engine(engine_id="engine-0", node_id="node-0", alive=True)
-        node = placement_pb2.Node(node_id="node-0", slots_total=4, slots_free=3, engines=[engine])
+        uuid = "GPU-6a1b2c3d-0000-0000-0000-000000000000"
+        engine = placement_pb2.Engine(
+            engine_id="engine-0", node_id="node-0", alive=True, device="cuda:0", device_uuid=uuid
+        )
+        devices = [
+            placement_pb2.Device(name="cpu", slots_total=4, slots_free=3),
+            placement_pb2.Device(
+                name="cuda:1",
+                uuid=uuid,
+                slots_total=2,
+                slots_free=1,
+                numa_node=1,
+                nvlink_peers=["GPU-peer"],
+            ),
+        ]
+        node = placement_pb2.Node(node_id="node-0", engines=[engine], devices=devices)
         return placement_pb2.ListNodesResponse(nodes=[node])
 
     async def ListSessions(self, request: Any, context: Any) -> Any:

@@ -168,6 +168,21 @@ async def test_move_reports_and_answers(stage: Stage, client: Client) -> None:
     assert seen == [Progress(MovePhase.FROZEN, 1, 4)]
 
 
+async def test_a_move_says_what_it_saves(stage: Stage, client: Client) -> None:
+    stage.placement.move_events = [placement_pb2.MoveSessionResponse(move=_done())]
+    session = await client.open("tiny")
+    await session.move("node-1")
+    await session.move("node-1", saves_ms=300.0)
+    await session.admit("node-1", saves_ms=70.0)
+    said = [request.saves_ms for request in calls(stage, "MoveSession")]  # type: ignore[attr-defined]
+    said += [request.saves_ms for request in calls(stage, "AdmitMigration")]  # type: ignore[attr-defined]
+    assert said == [0.0, 300.0, 70.0]
+    for verb in (session.move, session.admit):
+        with pytest.raises(InvalidInput) as caught:
+            await verb("node-1", saves_ms=-1.0)
+        assert caught.value.field == "saves_ms"
+
+
 async def test_a_broken_move_stream_is_joined_with_the_same_key(
     stage: Stage, client: Client
 ) -> None:

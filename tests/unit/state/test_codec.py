@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ from worldline.state.manifest import Fingerprint, Manifest
 from worldline.state.node_codec import node_from_proto
 from worldline.state.tree import pack, plan
 from worldline.state.validation import DEPTH_MAX
-from worldline.v1 import manifest_pb2, mover_pb2
+from worldline.v1 import admission_pb2, engine_pb2, manifest_pb2, mover_pb2, placement_pb2
 
 BASE = torch.arange(12, dtype=torch.int32).view(3, 4)
 TREE = {
@@ -305,17 +306,47 @@ def test_a_remembered_topology_takes_the_scalars_of_each_message() -> None:
     assert caught.value.leaf == "n"
 
 
+def ways_to_layout(message: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:
+    """The fields by which a message holds a layout, however deep."""
+    for field in message.fields:
+        if field.message_type is None or field.message_type == message:
+            continue
+        if field.message_type.full_name == manifest_pb2.Layout.DESCRIPTOR.full_name:
+            yield (field,)
+        elif field.message_type.file.package == message.file.package:
+            yield from ((field, *rest) for rest in ways_to_layout(field.message_type))
+
+
+def deepest_way() -> tuple[FieldDescriptor, ...]:
+    files = (admission_pb2, engine_pb2, mover_pb2, placement_pb2)
+    services = [one for file in files for one in file.DESCRIPTOR.services_by_name.values()]
+    methods = [method for service in services for method in service.methods]
+    messages = [one for method in methods for one in (method.input_type, method.output_type)]
+    return max((way for message in messages for way in ways_to_layout(message)), key=len)
+
+
 @pytest.mark.parametrize("wrap", [lambda x: {"k": x}, lambda x: Record(1, x), lambda x: [x]])
 def test_the_deepest_tree_fits_the_deepest_message(wrap: Callable[[object], object]) -> None:
     """protobuf gives up at a hundred levels; ours must stay below in the deepest of requests."""
     tree: object = torch.zeros(1)
     for _ in range(DEPTH_MAX):
         tree = wrap(tree)
-    manifest = replace(MANIFEST, layout=plan(tree), digests=None)
-    offer = mover_pb2.LandOffer(manifest=manifest_to_proto(manifest))
-    wire = mover_pb2.LandRequest(offer=offer).SerializeToString()
-    parsed = mover_pb2.LandRequest.FromString(wire)
-    assert manifest_from_proto(parsed.offer.manifest) == manifest
+    way, layout = deepest_way(), plan(tree)
+    assert len(way) >= 2
+    message: Message = layout_to_proto(layout)
+    for field in reversed(way):
+        around = GetMessageClass(field.containing_type)()
+        value = getattr(around, field.name)
+        if field.is_repeated:
+            value.append(message)
+        else:
+            value.CopyFrom(message)
+        message = around
+    parsed = type(message).FromString(message.SerializeToString())
+    for field in way:
+        value = getattr(parsed, field.name)
+        parsed = value[0] if field.is_repeated else value
+    assert layout_from_proto(parsed) == layout
 
 
 def test_parsing_stops_at_the_depth_bound() -> None:

@@ -42,10 +42,15 @@ CLAIMS = TicketClaims(
     issued_at_ms=1_000_000,
     valid_for_ms=30_000,
     lease_ms=10_000,
+    horizon_ms=400.0,
+    move_ms=212.5,
+    wire_ms=182.0,
 )
 SIGNED = SIGNER.sign(CLAIMS)
 
 names = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=128)
+
+durations_ms = st.floats(0, DURATION_MS_MAX)
 
 
 def all_claims() -> st.SearchStrategy[TicketClaims]:
@@ -63,6 +68,10 @@ def all_claims() -> st.SearchStrategy[TicketClaims]:
         issued_at_ms=st.integers(0, 2**63 - 1),
         valid_for_ms=st.integers(1, DURATION_MS_MAX),
         lease_ms=st.integers(1, DURATION_MS_MAX),
+        horizon_ms=durations_ms,
+        move_ms=durations_ms,
+        wire_ms=durations_ms,
+        bulk=st.booleans(),
     )
 
 
@@ -224,6 +233,10 @@ def test_a_verifier_that_cannot_verify_cannot_be_built(
         ("lease_ms", float("nan")),
         ("lease_ms", float("inf")),
         ("lease_ms", 2**64 - 1),
+        ("horizon_ms", -1.0),
+        ("horizon_ms", float("nan")),
+        ("move_ms", float("inf")),
+        ("wire_ms", DURATION_MS_MAX + 1.0),
     ],
 )
 def test_claims_out_of_range_are_named(name: str, bad: object) -> None:

@@ -1,0 +1,84 @@
+"""CUDA memory: one `cudaMalloc` per slot, made at start and kept; handed out by CUDA IPC.
+
+Plain allocations, because a pooled or imported one can be neither registered by UCX nor exported.
+torch never allocates a slot, so its allocator's settings (`expandable_segments` and such) do not
+matter to slots, in this process or in an engine's.
+"""
+
+from __future__ import annotations
+
+import numpy
+
+from services.mover.memory.base import IpcHandle, SlotMemory
+from worldline.cuda.buffer import DeviceBuffer
+from worldline.cuda.devices import devices
+from worldline.cuda.memory import DeviceMemory
+from worldline.cuda.runtime import call, current_device
+from worldline.cuda.stream import Stream
+from worldline.devicename import cuda_index
+from worldline.errors import CapacityExhausted, Unavailable
+
+#: Filling or copying a slot takes milliseconds; a device that needs this long has failed.
+_DEVICE_S = 30.0
+
+
+class CudaMemory(SlotMemory):
+    """A slot in a GPU's memory.
+
+    Raises:
+        Unavailable: there is no such GPU; `field` is `devices`.
+        CapacityExhausted: it has not that much left, reason MEMORY_EXHAUSTED.
+    """
+
+    def __init__(self, device: str, size_bytes: int) -> None:
+        index = cuda_index(device)
+        if index is None or index >= len(devices()):
+            raise Unavailable(
+                f"there is no {device} here", reason="CUDA_DEVICE_UNKNOWN", field="devices"
+            )
+        self.device = device
+        self.index = index
+        self.size_bytes = size_bytes
+        self._uuid = devices()[index].uuid
+        try:
+            self._memory = DeviceMemory(size_bytes, index)
+        except CapacityExhausted as error:
+            raise _exhausted(device, index, size_bytes) from error
+        self._stream = Stream(index)
+
+    def prepare(self, extent_bytes: int, *, zero: bool) -> None:
+        """Zero [0, extent) when asked; device memory always has its pages."""
+        if zero:
+            self._stream.fill(self._memory.address, 0, extent_bytes)
+            self._stream.wait(_DEVICE_S)
+
+    def part(self, offset_bytes: int, size_bytes: int) -> DeviceBuffer:
+        """The bytes [offset, offset + size)."""
+        return self._memory.part(offset_bytes, size_bytes)
+
+    def write(self, offset_bytes: int, data: memoryview) -> None:
+        """Copy host bytes to [offset, offset + size)."""
+        target = self._memory.part(offset_bytes, data.nbytes)
+        source = numpy.frombuffer(data, numpy.uint8)
+        self._stream.copy(target.address, source.ctypes.data, data.nbytes)
+        self._stream.wait(_DEVICE_S)
+
+    def export(self) -> IpcHandle:
+        """CUDA's handle for it, and whose memory it is."""
+        return IpcHandle(self._memory.export(), self._uuid)
+
+    def close(self) -> None:
+        """Free it. A process that still maps it finds an address that faults."""
+        self._stream.close()
+        self._memory.close()
+
+
+def _exhausted(device: str, index: int, size_bytes: int) -> CapacityExhausted:
+    with current_device(index):
+        free_bytes = call("cudaMemGetInfo")
+    return CapacityExhausted(
+        f"no room for a slot of {size_bytes} bytes on {device}: {free_bytes} of "
+        f"{devices()[index].memory_bytes} bytes are free; lower slot_count or slot_bytes",
+        reason="MEMORY_EXHAUSTED",
+        field="slot_bytes",
+    )

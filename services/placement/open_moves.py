@@ -1,0 +1,40 @@
+"""Open moves: those that have not ended, by id, with the tasks that drive them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.placement.move import Move
+
+if TYPE_CHECKING:  # the tasks' steps read this list
+    from services.placement.move_task import MoveTask
+
+
+class OpenMoves:
+    """The moves under way. A move is in here from before its first step until after its last."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, MoveTask] = {}
+
+    def add(self, task: MoveTask) -> None:
+        """It begins."""
+        self._tasks[task.entry.move.move_id] = task
+
+    def remove(self, move_id: str) -> None:
+        """It has ended; repeating it changes nothing."""
+        self._tasks.pop(move_id, None)
+
+    def get(self, move_id: str) -> MoveTask | None:
+        """The task of that move; None where it is not under way."""
+        return self._tasks.get(move_id)
+
+    def tasks(self) -> tuple[MoveTask, ...]:
+        """All, by id."""
+        return tuple(task for _, task in sorted(self._tasks.items()))
+
+    def moves(self) -> tuple[Move, ...]:
+        """As far as each has got, by id."""
+        return tuple(task.entry.move for task in self.tasks())
+
+    def __len__(self) -> int:
+        return len(self._tasks)

@@ -1,0 +1,121 @@
+"""Crossings: every chunk once, and nothing touches the memory any more when one returns."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from services.mover.chunking import Chunk
+from services.mover.crossing import Carry, Crossing, cross, in_thread
+from worldline.errors import TransferFailed
+from worldline.state.digest import GRANULE_BYTES
+
+MEBIBYTE = GRANULE_BYTES
+
+
+class Recorder(Crossing):
+    """Keeps the order of what was called, and how many threads are inside."""
+
+    def __init__(self, fail_at: int = -1, pause_s: float = 0.0) -> None:
+        self.awaited: list[int] = []
+        self.carried: list[int] = []
+        self.calls: list[str] = []
+        self.inside = 0
+        self.inside_at_settle = -1
+        self._fail_at = fail_at
+        self._pause_s = pause_s
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def await_chunk(self, chunk: Chunk) -> None:
+        self.awaited.append(chunk.index)
+
+    @contextmanager
+    def lane(self) -> Iterator[Carry]:
+        with self._lock:
+            self.inside += 1
+        try:
+            yield self._carry
+        finally:
+            with self._lock:
+                self.inside -= 1
+
+    def _carry(self, chunk: Chunk) -> None:
+        if chunk.index == self._fail_at:
+            raise TransferFailed(f"chunk {chunk.index}")
+        time.sleep(self._pause_s)
+        with self._lock:
+            self.carried.append(chunk.index)
+
+    def end(self) -> None:
+        self.calls.append("end")
+
+    def settle(self) -> None:
+        self.calls.append("settle")
+        self.inside_at_settle = self.inside
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as made:
+        yield made
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 3, 50])
+async def test_every_chunk_is_carried_once(pool: ThreadPoolExecutor, chunks: int) -> None:
+    crossing = Recorder()
+    await cross(crossing, chunks * MEBIBYTE, pool, 4)
+    assert sorted(crossing.carried) == list(range(chunks))
+    assert crossing.awaited == list(range(chunks)), "one waits for what comes later"
+    assert crossing.calls == ["begin", "end", "settle"]
+
+
+async def test_the_first_failure_comes_out_and_the_others_stop(pool: ThreadPoolExecutor) -> None:
+    crossing = Recorder(fail_at=5, pause_s=0.01)
+    with pytest.raises(TransferFailed, match="chunk 5"):
+        await cross(crossing, 200 * MEBIBYTE, pool, 4)
+    assert crossing.calls == ["begin", "settle"], "what failed has not ended"
+    assert crossing.inside_at_settle == 0
+    assert len(crossing.carried) < 20
+
+
+async def test_a_cancelled_crossing_returns_when_no_thread_is_inside(
+    pool: ThreadPoolExecutor,
+) -> None:
+    crossing = Recorder(pause_s=0.02)
+    crossed = asyncio.ensure_future(cross(crossing, 1000 * MEBIBYTE, pool, 4))
+    await asyncio.sleep(0.1)
+    crossed.cancel()
+    crossed.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await crossed
+    assert crossing.calls == ["begin", "settle"]
+    assert crossing.inside_at_settle == 0
+    count = len(crossing.carried)
+    await asyncio.sleep(0.1)
+    assert len(crossing.carried) == count, "a thread still carries"
+
+
+async def test_what_a_cancelled_caller_took_is_undone(pool: ThreadPoolExecutor) -> None:
+    begun, undone = threading.Event(), []
+
+    def take() -> str:
+        begun.set()
+        time.sleep(0.1)
+        return "a buffer"
+
+    taking = asyncio.ensure_future(in_thread(pool, take, undone.append))
+    while not begun.is_set():  # noqa: ASYNC110 - a thread's event
+        await asyncio.sleep(0.005)
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert undone == ["a buffer"]
