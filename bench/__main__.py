@@ -1,0 +1,5 @@
+"""Entry point of `python -m bench`."""
+
+from bench.cli import app
+
+app(prog_name="bench")

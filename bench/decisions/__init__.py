@@ -1,0 +1,1 @@
+"""Decision speed: how many move decisions one process makes, and how long each takes."""

@@ -1,0 +1,1 @@
+"""Peers: other movers of tensors, over the same payload; one file each."""
