@@ -50,7 +50,8 @@ class Fault:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def cluster() -> AsyncIterator[LocalCluster]:
     """Two nodes, shared by a module's tests, which leave it as they found it."""
-    async with bounded(120), LocalCluster(ClusterOptions(slots=SLOTS, slot_bytes=16 << 20)) as running:
+    options = ClusterOptions(slots=SLOTS, slot_bytes=16 << 20)
+    async with bounded(120), LocalCluster(options) as running:
         yield running
 
 
