@@ -112,7 +112,8 @@ class Admission:
         decision, verdict = self._judge(request, client_id, now_s)
         node_id, session = decision.target.node_id, request.purpose is MovePurpose.SESSION
         if not verdict.admitted:
-            if session and verdict.reason is RejectReason.RECEIVER_BUSY:
+            # Bulk claims no turn: whoever is not would be kept off by it.
+            if session and not request.bulk and verdict.reason is RejectReason.RECEIVER_BUSY:
                 self.turns.rejected(node_id, client_id, now_s, verdict.retry_after_ms)
             patient = self.patience.rejected(verdict, client_id, request.session_id, now_s)
             return MoveAnswer(patient, decision.target, None)
@@ -150,8 +151,7 @@ class Admission:
         client_id: str,
     ) -> Hold:
         policy = self.policy
-        contract = None if request.purpose is MovePurpose.PROBE else request.contract
-        horizon_ms = 0.0 if contract is None else contract.horizon_ms
+        horizon_ms = request.deadline_ms(decision.move_ms)
         lease_ms = policy.lease_ms(decision.transfer_ms)
         claims = TicketClaims(
             ticket_id=ticket_id,

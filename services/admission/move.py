@@ -225,7 +225,7 @@ class MoveJudge:
         full = self._slots_full(option)
         if full is not None:
             return full
-        may_wait_s = (self._transfer.horizon_ms - move_ms) / 1e3
+        may_wait_s = (request.deadline_ms(move_ms) - move_ms) / 1e3
         waits_s = wire.begin_s - now_s
         if waits_s >= may_wait_s:
             reason = in_the_way(wanted, wish.length_s, now_s, now_s + may_wait_s)

@@ -64,6 +64,7 @@ def move_request(message: admission_pb2.AdmitMoveRequest) -> MoveRequest:
         purpose=enum_member(MovePurpose, message.purpose, "purpose"),
         dirty_rate_bytes_per_s=message.dirty_rate_bytes_per_s,
         saves_ms=message.saves_ms,
+        bulk_wait_ms=message.bulk_wait_ms,
     )
 
 

@@ -111,8 +111,9 @@ class MoveRequest:
     """May this move start now, or soon enough, and into which of `targets`, the nearest first?
 
     A probe has one target, no contract of its own, and may go without a session. `saves_ms` is
-    what the move is worth in milliseconds of cost, 0 where it is ordered whatever it saves. Two
-    requests are one and the same exactly when they are equal.
+    what the move is worth in milliseconds of cost, 0 where it is ordered whatever it saves. With
+    `bulk_wait_ms` nobody waits for it: it may wait for its wire for so long. Two requests are one
+    and the same exactly when they are equal.
 
     Raises:
         InvalidInput: a value out of range or absent; `field` is its name.
@@ -129,6 +130,7 @@ class MoveRequest:
     purpose: MovePurpose
     dirty_rate_bytes_per_s: float = 0.0
     saves_ms: float = 0.0
+    bulk_wait_ms: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("move_id", "source_node_id"):
@@ -150,6 +152,7 @@ class MoveRequest:
             )
         check_dirty_rate(self.dirty_rate_bytes_per_s, "dirty_rate_bytes_per_s")
         non_negative(self.saves_ms, "saves_ms", at_most=DURATION_MS_MAX)
+        non_negative(self.bulk_wait_ms, "bulk_wait_ms", at_most=DURATION_MS_MAX / 2)
 
     def _check_targets(self) -> None:
         most = 1 if self.purpose is MovePurpose.PROBE else TARGETS_MAX
@@ -167,10 +170,18 @@ class MoveRequest:
 
     @property
     def bulk(self) -> bool:
-        """Whether it waits for every move that is not: classes C3 and C5, and probes."""
-        if self.purpose is MovePurpose.PROBE or self.contract is None:
+        """Whether it waits for every move that is not: ordered so, classes C3 and C5, probes."""
+        if self.purpose is MovePurpose.PROBE or self.contract is None or self.bulk_wait_ms > 0:
             return True
         return self.contract.service_class in BULK_CLASSES
+
+    def deadline_ms(self, move_ms: float) -> float:
+        """From asking for the wire until a move charged `move_ms` must have committed; 0: never."""
+        if self.purpose is MovePurpose.PROBE or self.contract is None:
+            return 0.0
+        if self.bulk_wait_ms > 0:
+            return max(self.contract.horizon_ms, move_ms + self.bulk_wait_ms)
+        return self.contract.horizon_ms
 
 
 @dataclass(frozen=True, slots=True)

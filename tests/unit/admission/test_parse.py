@@ -91,6 +91,8 @@ def test_a_probe_needs_neither_contract_nor_session() -> None:
         ),
         ({"saves_ms": math.nan}, "saves_ms"),
         ({"saves_ms": -1.0}, "saves_ms"),
+        ({"bulk_wait_ms": -1.0}, "bulk_wait_ms"),
+        ({"bulk_wait_ms": math.inf}, "bulk_wait_ms"),
         ({"epoch": 2**63}, "epoch"),
         ({"extent_bytes": 0}, "extent_bytes"),
         ({"extent_bytes": 2**63}, "extent_bytes"),

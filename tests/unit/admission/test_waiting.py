@@ -303,6 +303,32 @@ def test_bulk_does_not_get_before_an_interactive_move_that_waits() -> None:
     assert _begin_s(admission, 3) == pytest.approx(2 * BOOKED_S, abs=1e-3)
 
 
+def test_a_move_that_nobody_waits_for_may_wait_longer_than_its_world_may_stand_still() -> None:
+    admission = measured(("a", "b"), ("c", "b"), ("d", "b"))
+    for number, source in enumerate("ac"):
+        assert admission.admit_move(move(number, source, "b"), f"t{number}", 0.0).verdict.admitted
+    ordered = move(9, "d", "b", bulk_wait_ms=60_000.0)
+    claims = admission.admit_move(ordered, "t9", 0.0).claims
+    assert claims is not None
+    assert claims.bulk
+    assert claims.horizon_ms == pytest.approx(MOVE_S * 1e3 + 60_000, abs=1)
+    assert _begin_s(admission, 9) == pytest.approx(2 * BOOKED_S, abs=1e-3)
+    # What its world stands still for is bounded as anybody's.
+    strict = move(8, "d", "b", bulk_wait_ms=60_000.0, horizon_ms=100.0)
+    verdict = admission.admit_move(strict, "t8", 0.0).verdict
+    assert verdict.reason is RejectReason.HORIZON_TOO_SHORT
+
+
+def test_bulk_that_was_refused_keeps_nobody_off_the_receiver() -> None:
+    admission = measured(("a", "b"), ("c", "b"), queue_max=1)
+    assert admission.admit_move(move(1), "t1", 0.0, "player").verdict.admitted
+    ordered = move(2, "c", "b", bulk_wait_ms=60_000.0)
+    refused = admission.admit_move(ordered, "t2", 0.0, "drain").verdict
+    assert refused.reason is RejectReason.RECEIVER_BUSY
+    admission.finish_move(report(move(1)), 0.01)
+    assert admission.admit_move(move(3), "t3", 0.02, "player").verdict.admitted
+
+
 def test_the_order_of_the_tests() -> None:
     """Everything is in the way at once; each cure reveals the next."""
     busy = {("b", "a"), ("c", "b"), ("a", "d")}
