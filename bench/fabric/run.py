@@ -109,11 +109,15 @@ class Run:
         ready_s = self.fabric.now_s + luck.lag_s
         self._asked_s[flow.flow_id] = ready_s
         if answer.terms is not None:
+            self._scheduled(flow, answer.terms)
             self._events.add(ready_s, partial(self._ask_wire, flow, answer.terms))
             return
         wire_at_s = ready_s if answer.wire_at_s is None else answer.wire_at_s
         assert wire_at_s >= ready_s, "no wire before both ends are ready"
         self._events.add(wire_at_s, partial(self._start_wire, flow))
+
+    def _scheduled(self, flow: Flow, terms: Terms) -> None:
+        """A move that was admitted gets ready, and will ask for its wire."""
 
     def _ask_wire(self, flow: Flow, terms: Terms) -> None:
         now_s = self.fabric.now_s

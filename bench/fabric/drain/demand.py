@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bench.fabric.cell import STATE_BYTES, Cell
 from bench.fabric.streams import stream
-from worldline.admissibility.bulk.move import BulkMove
-from worldline.admissibility.bulk.plan import BulkPlan, plan_bulk
-from worldline.admissibility.condition import PathCost
+from services.placement.drain_values import Resident, Seat
+from services.placement.records import SessionState
 
 #: Eight nodes, of which one sends slowly as in the paper's cell. States are resident here and not
 #: made by a harness first, so that both ends are ready soon: a freeze and a reservation.
@@ -15,33 +14,29 @@ CELL = Cell(nodes=tuple(f"n{number}" for number in range(8)), lag_max_s=0.005)
 SESSIONS = 12
 SCATTERED = 40
 
+Residents = tuple[Resident, ...]
 
-def drain(cell: Cell, drained: int, sessions: int = SESSIONS) -> list[BulkMove]:
-    """The first nodes are emptied into all others in turn."""
+
+def drain(cell: Cell, drained: int, sessions: int = SESSIONS) -> Residents:
+    """The first nodes are emptied into any of the others."""
     leaving, staying = cell.nodes[:drained], cell.nodes[drained:]
-    return [
-        BulkMove(
-            move_id=f"bulk-{node}-{number}",
-            source_node_id=node,
-            target_node_id=staying[(place * sessions + number) % len(staying)],
-            state_bytes=STATE_BYTES,
-        )
-        for place, node in enumerate(leaving)
+    return tuple(
+        _resident(f"bulk-{node}-{number}", node, staying)
+        for node in leaving
         for number in range(sessions)
-    ]
+    )
 
 
-def scattered(cell: Cell, seed: int, moves: int = SCATTERED) -> list[BulkMove]:
-    """From anywhere to anywhere, as a defragmentation is."""
+def scattered(cell: Cell, seed: int, moves: int = SCATTERED) -> Residents:
+    """From anywhere to anywhere, as a defragmentation is: each to one node only."""
     luck = stream(seed, "scattered")
     made = []
     for number in range(moves):
         source, target = luck.sample(cell.nodes, 2)
-        made.append(BulkMove(f"bulk-{number}", source, target, STATE_BYTES))
-    return made
+        made.append(_resident(f"bulk-{number}", source, (target,)))
+    return tuple(made)
 
 
-def plan(cell: Cell, moves: list[BulkMove]) -> BulkPlan:
-    """As it is planned on the slowest path of the demand."""
-    slowest = min(cell.solo_bytes_per_s(move.source_node_id) for move in moves)
-    return plan_bulk(moves, PathCost(slowest))
+def _resident(session_id: str, node_id: str, targets: tuple[str, ...]) -> Resident:
+    seats = tuple(Seat(target, f"engine-{target}", target) for target in targets)
+    return Resident(session_id, node_id, SessionState.LIVE, STATE_BYTES, seats)

@@ -7,17 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from bench.fabric.cell import Cell
-from bench.fabric.drain.demand import drain, plan, scattered
+from bench.fabric.drain.demand import Residents, drain, scattered
 from bench.fabric.drain.run import DrainRun
 from bench.fabric.report import columns
 from bench.fabric.workload import MOVES, Workload, make_workload
-from worldline.admissibility.bulk.move import BulkMove
-from worldline.admissibility.bulk.plan import plan_bulk
-from worldline.admissibility.condition import PathCost
 
 #: Of interactive moves, in times of what the cell's nodes carry.
 LOADS = (0.0, 0.25, 0.5)
-Demand = Callable[[Cell, int], list[BulkMove]]
+Demand = Callable[[Cell, int], Residents]
 DEMANDS: dict[str, Demand] = {
     "drain of one node": lambda cell, seed: drain(cell, 1),
     "drain of three": lambda cell, seed: drain(cell, 3),
@@ -25,12 +22,13 @@ DEMANDS: dict[str, Demand] = {
 }
 _HEADINGS = (
     "BULK", "LOAD", "ROUNDS", "PLANNED s", "MAKESPAN s", "OVER", "OFFERED", "ADMITTED", "ON TIME",
-    "ON TIME/ADMITTED", "WITHOUT BULK",
+    "ON TIME/ADMITTED", "LATER", "WITHOUT BULK",
 )  # fmt: skip
 _FOOT = (
     "Means over {seeds} seeds. PLANNED: rounds x T_solo, of the demand's slowest path. OFFERED to "
     "ON TIME: interactive moves,\nat LOAD times what the nodes carry, each from the node where its "
-    "session is. WITHOUT BULK: of the same, on time with no drain."
+    "session is. LATER: refused after a wait, no miss. WITHOUT BULK: of the same, on time with "
+    "no drain."
 )
 
 
@@ -44,6 +42,8 @@ class Drained:
     offered: int
     admitted: int
     on_time: int
+    #: Admitted and refused their wire, before their worlds stood still.
+    later: int
     on_time_without: int
 
 
@@ -67,20 +67,20 @@ def summaries(cell: Cell, seeds: Sequence[int]) -> list[Summary]:
 
 def drained(cell: Cell, demand: Demand, load: float, seed: int) -> Drained:
     """One demand, once with and once without its bulk moves."""
-    planned = plan(cell, demand(cell, seed))
     workload = (
         make_workload(cell, load, seed, pinned=True, moves=MOVES) if load else Workload((), {})
     )
-    run = DrainRun(cell, planned, workload, seed)
+    run = DrainRun(cell, demand(cell, seed), workload, seed)
     outcome = run.play()
-    alone = DrainRun(cell, plan_bulk((), PathCost(1.0)), workload, seed).play()
+    alone = DrainRun(cell, (), workload, seed).play()
     return Drained(
-        rounds=len(planned.rounds),
-        planned_s=planned.makespan_ms_max / 1e3,
+        rounds=len(run.plan.rounds),
+        planned_s=run.planned_s,
         makespan_s=max(done.wire_ended_s for done in run.bulk),
         offered=len(workload.offers),
         admitted=len(outcome.done),
         on_time=sum(done.on_time for done in outcome.done),
+        later=outcome.rejected_later.total(),
         on_time_without=sum(done.on_time for done in alone.done),
     )
 
@@ -110,12 +110,13 @@ def _cells(summary: Summary) -> tuple[str, ...]:
         f"{over:+.1%}",
     )
     if not summary.load:
-        return (*bulk, "", "", "", "", "")
+        return (*bulk, "", "", "", "", "", "")
     return (
         *bulk,
         f"{mean('offered'):.1f}",
         f"{mean('admitted'):.1f}",
         f"{mean('on_time'):.1f}",
         f"{mean('on_time') / mean('admitted'):.1%}",
+        f"{mean('later'):.1f}",
         f"{mean('on_time_without'):.1f}",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bench.fabric.cell import Cell
 from bench.fabric.fluid import Fabric
@@ -13,6 +14,7 @@ from bench.fabric.workload import MOVES, Offer, Workload, draw
 from services.admission.core import Admission
 from services.admission.policy import Policy as Limits
 from services.admission.requests import MoveReport, MoveRequest, MoveTarget
+from services.placement.drain_values import BULK_WAIT_MS
 from worldline.admissibility.path_rate import TransferSample
 from worldline.contract import Contract, ServiceClass
 from worldline.ticket import MovePurpose, TicketClaims
@@ -49,7 +51,7 @@ class WorldlineAdmission(Policy):
         self._seed = seed
         #: Nodes that are being emptied: nobody is sent there.
         self.emptied: frozenset[str] = frozenset()
-        self._contracts: dict[tuple[ServiceClass, float], Contract] = {}
+        self._contracts: dict[float, Contract] = {}
         self._probes = 0
         self._warm_up(probes_bytes)
 
@@ -73,7 +75,10 @@ class WorldlineAdmission(Policy):
     def decide_bulk(self, offer: Offer, target: str, now_s: float) -> Admit | Wait:
         """A move that nobody waits for, from and to where it was planned; later, if not now."""
         receivers = (MoveTarget(target, slots_free=SLOTS_FREE),)
-        request = self._request(offer, offer.sources[0], receivers, MovePurpose.SESSION, bulk=True)
+        request = replace(
+            self._request(offer, offer.sources[0], receivers, MovePurpose.SESSION),
+            bulk_wait_ms=BULK_WAIT_MS,
+        )
         answer = self.core.admit_move(request, f"ticket-{offer.move_id}", _clock(now_s))
         if answer.claims is not None:
             return _admit(answer.claims)
@@ -118,14 +123,11 @@ class WorldlineAdmission(Policy):
         source: str,
         receivers: tuple[MoveTarget, ...],
         purpose: MovePurpose,
-        *,
-        bulk: bool = False,
     ) -> MoveRequest:
-        promised = ServiceClass.C5_MAINTENANCE if bulk else ServiceClass.C1_INTERACTIVE
-        contract = self._contracts.get((promised, offer.horizon_s))
+        contract = self._contracts.get(offer.horizon_s)
         if contract is None:
-            contract = Contract(promised, horizon_ms=offer.horizon_s * 1e3)
-            self._contracts[promised, offer.horizon_s] = contract
+            contract = Contract(ServiceClass.C1_INTERACTIVE, horizon_ms=offer.horizon_s * 1e3)
+            self._contracts[offer.horizon_s] = contract
         return MoveRequest(
             move_id=offer.move_id,
             session_id=f"session-{offer.move_id}",

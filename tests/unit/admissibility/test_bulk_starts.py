@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -10,10 +11,10 @@ from hypothesis import strategies as st
 
 from worldline.admissibility.bulk.move import BulkMove
 from worldline.admissibility.bulk.plan import BulkPlan, Discipline, plan_bulk
-from worldline.admissibility.bulk.starts import Starts, WaitReason, decide_starts
+from worldline.admissibility.bulk.starts import Starts, UnderWay, WaitReason, decide_starts
 from worldline.errors import InvariantBroken
 
-from .bulk_builders import BYTE_A_MS, Pair, build, pairs
+from .bulk_builders import BYTE_A_MS, Pair, build, carry_out, pairs
 
 NODES = 6
 
@@ -49,11 +50,21 @@ def _check(plan: BulkPlan, starts: Starts, taken: set[str], interactive: set[str
     """`taken` are the nodes of running bulk moves."""
     busy = taken | interactive
     started = [node_id for move in starts.start for node_id in move.node_ids]
+    next_in_line = [node_id for move in starts.ahead for node_id in move.node_ids]
+    assert len(set(next_in_line)) == len(next_in_line)
+    assert set(next_in_line).isdisjoint(interactive)
+    assert set(next_in_line).isdisjoint(started)
+    for move in starts.ahead:
+        assert taken & set(move.node_ids)
+        assert plan.discipline is Discipline.ROUNDS
+    taken = taken | set(next_in_line)
+    busy |= taken
     assert len(set(started)) == len(started)
     assert busy.isdisjoint(started)
     free = [m for m, _ in starts.wait if busy.isdisjoint(m.node_ids)]
     idle = [m for m in free if set(started).isdisjoint(m.node_ids)]
-    pending = {move.move_id for move in (*starts.start, *(move for move, _ in starts.wait))}
+    waiting = (move for move, _ in starts.wait)
+    pending = {move.move_id for move in (*starts.start, *starts.ahead, *waiting)}
     current = next((r for r in plan.rounds if any(m.move_id in pending for m in r)), ())
     assert not set(current) & set(free), "the current round goes on wherever its nodes are free"
     if plan.discipline is Discipline.LIST:
@@ -100,7 +111,7 @@ def test_any_schedule(
         taken = {node for move in running for node in move.node_ids}
         _begin_interactive(interactive, taken, now)
         wanted = {node for window in _pending(interactive, now) for node in window.nodes}
-        starts = decide_starts(plan, begun, {move.move_id for move in running}, wanted)
+        starts = decide_starts(plan, begun, _wired(running), wanted)
         _check(plan, starts, taken, wanted)
         for move in starts.start:
             begun.add(move.move_id)
@@ -109,6 +120,10 @@ def test_any_schedule(
         if over and len(begun) == len(plan.moves):
             return
     pytest.fail("it never ends")
+
+
+def _wired(moves: Iterable[BulkMove]) -> list[UnderWay]:
+    return [UnderWay(move, wired=True) for move in moves]
 
 
 def _pending(interactive: list[Interactive], now: int) -> list[Interactive]:
@@ -143,12 +158,12 @@ def test_a_round_keeps_its_nodes_from_later_ones_and_a_list_does_not() -> None:
     """0-1 runs, so that 1-2 of the next round waits; 2-3 of the last would take node 2 from it."""
     first, second, third = build([(0, 1), (1, 2), (2, 3)])
     rounds = BulkPlan(((first,), (second,), (third,)), Discipline.ROUNDS, 3, 2)
-    begun = {first.move_id}
-    starts = decide_starts(rounds, begun, begun, ())
-    assert starts.start == ()
+    begun, running = {first.move_id}, _wired([first])
+    starts = decide_starts(rounds, begun, running, ())
+    assert starts.start == starts.ahead == ()
     assert starts.wait == ((second, WaitReason.BULK), (third, WaitReason.ROUND))
     listed = replace(rounds, discipline=Discipline.LIST)
-    assert decide_starts(listed, begun, begun, ()).start == (third,)
+    assert decide_starts(listed, begun, running, ()).start == (third,)
     # An interactive move at node 1 may last: node 2 is not kept idle for it.
     starts = decide_starts(rounds, begun, (), {"node-1"})
     assert starts.start == (third,)
@@ -158,14 +173,65 @@ def test_a_round_keeps_its_nodes_from_later_ones_and_a_list_does_not() -> None:
 def test_a_failed_move_is_tried_again() -> None:
     (move,) = build([(0, 1)])
     plan = plan_bulk([move], BYTE_A_MS)
-    assert decide_starts(plan, {move.move_id}, (), ()) == Starts((), ())
-    assert decide_starts(plan, (), (), ()) == Starts((move,), ())
+    assert decide_starts(plan, {move.move_id}, (), ()) == Starts((), (), ())
+    assert decide_starts(plan, (), (), ()) == Starts((move,), (), ())
 
 
-def test_what_cannot_be_running_is_an_error() -> None:
-    plan = plan_bulk(build([(0, 1), (1, 2)]), BYTE_A_MS)
-    names = {move.move_id for move in plan.moves}
-    with pytest.raises(InvariantBroken):
-        decide_starts(plan, (), names, ())
-    with pytest.raises(InvariantBroken):
-        decide_starts(plan, names, names, ())
+def test_the_next_move_of_a_node_is_asked_for_once_the_one_before_has_its_wire() -> None:
+    first, second, third = build([(0, 1), (0, 2), (0, 3)])
+    plan = BulkPlan(((first,), (second,), (third,)), Discipline.ROUNDS, 3, 3)
+    begun = {first.move_id}
+    # Before, whichever were ready first would go first.
+    starts = decide_starts(plan, begun, [UnderWay(first, wired=False)], ())
+    assert starts.wait == ((second, WaitReason.BULK), (third, WaitReason.BULK))
+    starts = decide_starts(plan, begun, _wired([first]), ())
+    assert starts == Starts((), (second,), ((third, WaitReason.BULK),))
+    both = [*_wired([first]), UnderWay(second, wired=False)]
+    assert not decide_starts(plan, {*begun, second.move_id}, both, ()).ahead
+    assert not decide_starts(plan, begun, _wired([first]), {"node-0"}).ahead
+
+
+def test_what_could_get_its_wire_beside_the_one_before_is_not_asked_for_ahead() -> None:
+    """A node that receives could send at once: movers keep the two ways apart for a pair only."""
+    into, out_of = build([(0, 1), (1, 2)])
+    plan = BulkPlan(((into,), (out_of,)), Discipline.ROUNDS, 2, 2)
+    starts = decide_starts(plan, {into.move_id}, _wired([into]), ())
+    assert starts.wait == ((out_of, WaitReason.BULK),)
+
+
+def test_a_third_move_at_a_node_is_an_error() -> None:
+    moves = build([(0, 1), (0, 2), (0, 3)])
+    with pytest.raises(InvariantBroken, match="node-0"):
+        decide_starts(plan_bulk(moves, BYTE_A_MS), (), _wired(moves), ())
+
+
+lags = st.lists(st.floats(0, 1), min_size=1, max_size=7)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(3, 7)), min_size=1, max_size=20),
+    lags,
+)
+def test_of_all_lags_of_a_drain_only_the_first_is_paid(ends: list[Pair], lag: list[float]) -> None:
+    """Moves of one size, nodes that only send or only receive, and lags below a move's time."""
+    moves = build(ends, [10])
+    plan = plan_bulk(moves, BYTE_A_MS)
+    of = {move.move_id: 10 * lag[index % len(lag)] for index, move in enumerate(moves)}
+    makespan_ms = carry_out(plan, lambda _: 10.0, lambda move: of[move.move_id])
+    assert makespan_ms <= 10 * len(plan.rounds) + max(of.values()) + 1e-6
+
+
+@settings(deadline=None)
+@given(pairs(NODES, 20), lags, st.sampled_from(Discipline))
+def test_no_two_wires_meet_at_a_node_whatever_the_lags(
+    ends: list[Pair], lag: list[float], discipline: Discipline
+) -> None:
+    """The clock's own assertions; and every move is made."""
+    moves = build(ends, [3, 1, 2])
+    of = {move.move_id: 5 * lag[index % len(lag)] for index, move in enumerate(moves)}
+    carry_out(
+        replace(plan_bulk(moves, BYTE_A_MS), discipline=discipline),
+        lambda move: float(move.state_bytes),
+        lambda move: of[move.move_id],
+    )

@@ -1,12 +1,15 @@
 """Bulk plan: bulk moves in rounds of node-disjoint matchings, and how long they take at most.
 
 T(m) is what move m takes alone, W(v) the sum of T over the moves at node v, and L(r) the longest
-T of round r. Without interactive moves and without failures, `decide_starts` keeps
+T of round r. Without interactive moves, without failures and where the wire is there as soon as it
+is asked for, `decide_starts` keeps
 
 - under Discipline.ROUNDS: makespan <= sum of L(r). By induction all of round r is over by
   L(1) + ... + L(r), because no later move takes a node that a move of round r waits for. With
   moves of equal size that is rounds x T_solo, and where moves take up to x % longer than
-  planned it is up to x % more: the rounds cannot slip against each other.
+  planned it is up to x % more: the rounds cannot slip against each other. Where a move needs a lag
+  before its wire, each round has that lag too, unless all moves at a node go the same way, as in a
+  drain: then the next round's is over before the wire is free, and only the first is paid.
 - under Discipline.LIST: makespan <= max over moves u-v of W(u) + W(v) - P(u, v), where P sums the
   moves between u and v. Until the last move starts, one of its two nodes is taken. (The argument
   of Coffman, Garey, Johnson and LaPaugh, "Scheduling file transfers", SIAM J. Comput. 14, 1985.)

@@ -1,17 +1,23 @@
-"""Starts: which bulk moves may start now, while interactive moves go first.
+"""Starts: which bulk moves may be asked for now, while interactive moves go first.
 
-A node takes part in one move at a time, bulk or interactive, whichever its direction.
+A node takes part in one move at a time, bulk or interactive, whichever its direction. What a move
+needs before its wire (a reserved slot, a warm engine) keeps no wire from anybody, so the next move
+of a node is asked for while the one before has the wire: its lag is over when the wire is free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from worldline.admissibility.bulk.move import BulkMove
 from worldline.admissibility.bulk.plan import BulkPlan, Discipline
 from worldline.errors import InvariantBroken
+
+#: Moves under way at one node: one that has the wire, and the next, which waits for it.
+UNDER_WAY_MAX = 2
 
 
 class WaitReason(Enum):
@@ -23,76 +29,113 @@ class WaitReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A move that was asked for and whose bytes are not over.
+
+    `wired`: it has its wire; before, it gets ready or waits.
+    """
+
+    move: BulkMove
+    wired: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Starts:
-    """The moves to start at once and those that wait, with why; both in the order of the plan."""
+    """The moves to ask for now and those that wait, with why; all in the order of the plan.
+
+    `start` find both their nodes free. `ahead` are the next at a node: they wait for its wire.
+    """
 
     start: tuple[BulkMove, ...]
+    ahead: tuple[BulkMove, ...]
     wait: tuple[tuple[BulkMove, WaitReason], ...]
 
 
 def decide_starts(
     plan: BulkPlan,
     begun_move_ids: Collection[str],
-    running_move_ids: Collection[str],
+    under_way: Collection[UnderWay],
     interactive_node_ids: Collection[str],
 ) -> Starts:
-    """Decide again whenever a move has ended, bulk or interactive.
+    """Decide again whenever a move has got its wire or has ended, bulk or interactive.
 
-    `begun_move_ids` are the plan's moves that run or are over (one that failed and is to be tried
-    again is not among them), `running_move_ids` those that run, `interactive_node_ids` the nodes
-    of interactive moves that run or want to. Sets, for speed.
+    `begun_move_ids` are the plan's moves that are under way, over, or not to be asked for now (one
+    that failed and is to be tried again is not among them), `under_way` those that are, of this
+    plan or an earlier one; `interactive_node_ids` the nodes of interactive moves that run or want
+    to. Sets, for speed.
 
     A move starts where neither of its nodes is taken; of two that want one node, that of the
     earlier round. The current round, the first with a move to start, is never held up by a later
     one. Under Discipline.ROUNDS a move that waits for bulk alone keeps both its nodes from later
     rounds. One that waits for an interactive move keeps none: its other node's bulk goes on, so
-    wherever no bulk move runs and a move's nodes are free, some bulk move starts.
+    wherever no bulk move is under way and a move's nodes are free, some bulk move starts.
+
+    Under Discipline.ROUNDS a move is asked for ahead where each node that is taken is so by one
+    move only, which has the wire and uses it in the same direction: then its own wire cannot be
+    granted before that one is over, by the movers' queues, and the order of the plan is kept. Its
+    other node is kept for it meanwhile, which is what Discipline.LIST never does.
 
     Raises:
-        InvariantBroken: a move runs that has not begun, or two run at one node.
+        InvariantBroken: more moves are under way at one node than may be.
     """
-    taken = _nodes_of_running(plan, begun_move_ids, running_move_ids)
-    held: set[str] = set()
+    rounds = plan.discipline is Discipline.ROUNDS
+    nodes = _Nodes(under_way, interactive_node_ids)
     start: list[BulkMove] = []
+    ahead: list[BulkMove] = []
     wait: list[tuple[BulkMove, WaitReason]] = []
     for move in plan.moves:
         if move.move_id in begun_move_ids:
             continue
-        reason = _wait_reason(move, interactive_node_ids, taken, held)
+        reason = nodes.wait_reason(move, ahead_too=rounds)
         if reason is None:
-            start.append(move)
-            taken.update(move.node_ids)
+            (ahead if nodes.taken(move) else start).append(move)
+            nodes.take(move, wired=False)
             continue
         wait.append((move, reason))
-        if plan.discipline is Discipline.ROUNDS and reason is not WaitReason.INTERACTIVE:
-            held.update(move.node_ids)
-    return Starts(tuple(start), tuple(wait))
+        if rounds and reason is not WaitReason.INTERACTIVE:
+            nodes.hold(move)
+    return Starts(tuple(start), tuple(ahead), tuple(wait))
 
 
-def _nodes_of_running(
-    plan: BulkPlan, begun_move_ids: Collection[str], running_move_ids: Collection[str]
-) -> set[str]:
-    taken: set[str] = set()
-    for move in plan.moves:
-        if move.move_id not in running_move_ids:
-            continue
-        if move.move_id not in begun_move_ids:
-            raise InvariantBroken(f"move {move.move_id} runs and has not begun")
-        if not taken.isdisjoint(move.node_ids):
-            raise InvariantBroken(f"move {move.move_id} runs on a node that another one has")
-        taken.update(move.node_ids)
-    return taken
+class _Nodes:
+    """What each node is taken by, and which are kept for an earlier round."""
 
+    def __init__(self, under_way: Iterable[UnderWay], interactive: Collection[str]) -> None:
+        self._interactive = interactive
+        self._under_way: defaultdict[str, list[UnderWay]] = defaultdict(list)
+        self._held: set[str] = set()
+        for one in under_way:
+            self.take(one.move, wired=one.wired)
 
-def _wait_reason(
-    move: BulkMove, interactive: Collection[str], taken: set[str], held: set[str]
-) -> WaitReason | None:
-    """None where it may start. Interactive counts first: only what it blocks holds no node."""
-    source, target = move.source_node_id, move.target_node_id
-    if source in interactive or target in interactive:
-        return WaitReason.INTERACTIVE
-    if source in taken or target in taken:
-        return WaitReason.BULK
-    if source in held or target in held:
-        return WaitReason.ROUND
-    return None
+    def take(self, move: BulkMove, *, wired: bool) -> None:
+        for node_id in move.node_ids:
+            here = self._under_way[node_id]
+            here.append(UnderWay(move, wired))
+            if len(here) > UNDER_WAY_MAX:
+                names = ", ".join(one.move.move_id for one in here)
+                raise InvariantBroken(f"moves {names} are all under way at {node_id}")
+
+    def hold(self, move: BulkMove) -> None:
+        self._held.update(move.node_ids)
+
+    def taken(self, move: BulkMove) -> bool:
+        return any(self._under_way.get(node_id) for node_id in move.node_ids)
+
+    def wait_reason(self, move: BulkMove, *, ahead_too: bool) -> WaitReason | None:
+        """None where it may be asked for. Interactive first: only what it blocks holds no node."""
+        if any(node_id in self._interactive for node_id in move.node_ids):
+            return WaitReason.INTERACTIVE
+        if self.taken(move) and not (ahead_too and self._next_in_line(move)):
+            return WaitReason.BULK
+        if not self._held.isdisjoint(move.node_ids):
+            return WaitReason.ROUND
+        return None
+
+    def _next_in_line(self, move: BulkMove) -> bool:
+        return all(
+            len(here) == 1
+            and here[0].wired
+            and (here[0].move.source_node_id == node_id) == (move.source_node_id == node_id)
+            for node_id in move.node_ids
+            if (here := self._under_way.get(node_id))
+        )
