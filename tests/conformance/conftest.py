@@ -10,17 +10,21 @@ import pytest
 
 from services.mover.transport.base import Transport
 from services.mover.transport.lanes import Lane
+from services.mover.transport.loopplane import LoopPlane
 from services.mover.transport.memory import MemoryTransport
 from services.mover.transport.ucx import UcxTransport
 from tests.conformance.staged import StagedTransport
 
-#: UCX over every lane that a mover may be set to. And two with every byte staged in between.
+#: UCX over every lane that a mover may be set to, and run by the event loop where devices move the
+#: bytes. And two with every byte staged in between.
 FACTORIES: dict[str, Callable[[], Transport]] = {
     "memory": MemoryTransport,
     "ucx": UcxTransport,
     "ucx-posix": lambda: UcxTransport(lane=Lane.POSIX),
     "ucx-cma": lambda: UcxTransport(lane=Lane.CMA),
     "ucx-tcp": lambda: UcxTransport(lane=Lane.TCP),
+    "ucx-on-the-loop": lambda: UcxTransport(plane=LoopPlane),
+    "ucx-on-the-loop-tcp": lambda: UcxTransport(plane=LoopPlane, lane=Lane.TCP),
     "memory-staged": lambda: StagedTransport(MemoryTransport()),
     "ucx-staged": lambda: StagedTransport(UcxTransport()),
 }

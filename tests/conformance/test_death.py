@@ -18,7 +18,9 @@ import pytest
 from services.mover.memory.host import HostMemory
 from services.mover.transport.base import Endpoint, Request, Transport
 from services.mover.transport.lanes import Lane
+from services.mover.transport.loopplane import LoopPlane
 from services.mover.transport.memory import MemoryTransport
+from services.mover.transport.threadplane import ThreadPlane
 from services.mover.transport.ucx import UcxTransport
 from worldline.errors import TransferFailed
 
@@ -112,15 +114,25 @@ class Kind:
 
     outside: type[_Process] | type[_Object]
     lane: Lane = Lane.AUTO
+    plane: type[ThreadPlane | LoopPlane] = ThreadPlane
 
     def transport(self) -> Transport:
-        return MemoryTransport() if self.outside is _Object else UcxTransport(lane=self.lane)
+        if self.outside is _Object:
+            return MemoryTransport()
+        return UcxTransport(lane=self.lane, plane=self.plane)
 
     def peer(self, role: str) -> AbstractAsyncContextManager[_Outside]:
         return self.outside.start(role, self.lane.value)
 
 
-KINDS = {"memory": Kind(_Object), **{f"ucx-{lane.value}": Kind(_Process, lane) for lane in Lane}}
+KINDS = {
+    "memory": Kind(_Object),
+    **{f"ucx-{lane.value}": Kind(_Process, lane) for lane in Lane},
+    **{
+        f"ucx-{lane.value}-on-the-loop": Kind(_Process, lane, LoopPlane)
+        for lane in (Lane.POSIX, Lane.TCP)
+    },
+}
 
 
 @asynccontextmanager

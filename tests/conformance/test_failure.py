@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
+from services.mover.transport.loopplane import LoopPlane
+from services.mover.transport.plane import Plane, Work
+from services.mover.transport.threadplane import ThreadPlane
 from services.mover.transport.ucx import UcxTransport
 from worldline.errors import TransferFailed, Unavailable
 
 TAG = 13 << 40
 
 
-async def test_a_data_plane_that_raises_fails_everything() -> None:
-    one, other = UcxTransport(), UcxTransport()
+@pytest.mark.parametrize("plane", [ThreadPlane, LoopPlane])
+async def test_a_plane_that_raises_fails_everything(plane: Callable[[Work], Plane]) -> None:
+    one, other = UcxTransport(plane=plane), UcxTransport()
     await one.start()
     await other.start()
     watching = asyncio.ensure_future(one.watch())

@@ -19,7 +19,7 @@ import pytest
 
 from services.mover.memory.host import HostMemory
 from services.mover.memory.pages import HugePages
-from services.mover.transport import dataplane, neighbours
+from services.mover.transport import neighbours, threadplane
 from services.mover.transport.lanes import Lane
 from services.mover.transport.peeraddress import MemoryFile
 from services.mover.transport.ucx import UcxTransport
@@ -125,7 +125,7 @@ async def test_whoever_waits_for_a_mapping_is_woken(
     ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The data plane sleeps meanwhile, and nothing that UCX knows of would wake it."""
-    monkeypatch.setattr(dataplane, "SLEEP_MS", 60_000)
+    monkeypatch.setattr(threadplane, "SLEEP_MS", 60_000)
     opened, opens = threading.Event(), neighbours._open
 
     def late(pid: int, file: MemoryFile) -> neighbours.Mapping | None:

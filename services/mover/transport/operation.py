@@ -1,4 +1,4 @@
-"""Operation: one request on the data-plane thread, as steps between which others get on.
+"""Operation: one request on the plane, as steps between which others get on.
 
 Bytes travel in one of two ways. Either UCX carries them, over whatever lanes it has chosen; or,
 between neighbours, the receiver reads them in place (`rendezvous`). In the second case one core

@@ -1,6 +1,6 @@
-"""Reports: calls that the data-plane thread owes the event loop, handed over in one wake-up.
+"""Reports: calls that the plane owes the event loop, handed over in one wake-up.
 
-Each wake-up costs the data plane the interpreter for a moment. While it has other bytes to move
+Each wake-up costs a thread the interpreter for a moment. While it has other bytes to move
 anyway, it therefore lets a few milliseconds' reports gather: the window has work for as long.
 """
 
@@ -18,7 +18,7 @@ _GATHER_S = 0.004
 
 
 class Reports:
-    """`add` and `flush` are for one thread; the calls run on the loop's, in order."""
+    """`add` and `flush` are for the plane; the calls run on the loop's, in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -24,11 +24,13 @@ import structlog
 from ucxx._lib.libucxx import UCXError
 
 from services.mover.transport.base import TAG_MAX, Buffer, Endpoint, Reader, Request, Transport
-from services.mover.transport.dataplane import DataPlane
 from services.mover.transport.lanes import Lane, reads_in_place, ucx_options
+from services.mover.transport.loopplane import LoopPlane
 from services.mover.transport.neighbours import Neighbour
 from services.mover.transport.peeraddress import MemoryFile, PeerAddress, own_address, peer_address
+from services.mover.transport.plane import Plane, Work
 from services.mover.transport.rendezvous import Place
+from services.mover.transport.threadplane import ThreadPlane
 from services.mover.transport.ucp import address_of
 from services.mover.transport.ucxendpoint import UcxEndpoint
 from services.mover.transport.ucxworker import UcxWorker
@@ -56,7 +58,7 @@ class _Registered:
 
 
 class UcxTransport(Transport):
-    """One UCX worker, its data-plane thread, and the endpoints made from it."""
+    """One UCX worker, the plane that runs it, and the endpoints made from it."""
 
     name = "ucx"
 
@@ -65,18 +67,21 @@ class UcxTransport(Transport):
         options: Mapping[str, str] | None = None,
         cuda_devices: Sequence[int] = (),
         lane: Lane = Lane.AUTO,
+        plane: Callable[[Work], Plane] | None = None,
     ) -> None:
         """`options` are UCX's, without their prefix; they win over those of the lane.
 
         `cuda_devices` are those whose memory will be carried, by index. Their memory cannot be
-        read in place, and the messages around it would only delay them.
+        read in place, and the messages around it would only delay them. `plane` runs the worker;
+        None: the event loop where devices move the bytes, else a thread of its own.
         """
         options = options or {}
         self._cuda_devices = tuple(cuda_devices)
         self._options = ucx_options(lane, options, os.environ)
         self._mappable = not self._cuda_devices and reads_in_place(lane, options, os.environ)
         self._worker: UcxWorker | None = None
-        self._plane: DataPlane | None = None
+        self._make_plane = plane or (LoopPlane if self._cuda_devices else ThreadPlane)
+        self._plane: Plane | None = None
         self._endpoints: set[UcxEndpoint] = set()
         self._parked: list[UcxEndpoint] = []
         self._registered: dict[int, _Registered] = {}
@@ -102,10 +107,10 @@ class UcxTransport(Transport):
             self._worker = UcxWorker(self._options, asyncio.get_running_loop())
         except (UCXError, OSError, RuntimeError) as error:
             raise _unusable(error) from error
-        self._plane = DataPlane(self._worker)
+        self._plane = self._make_plane(self._worker)
         self._plane.start()
         for index in reversed(self._cuda_devices):
-            # UCX works in the context of the thread that makes progress.
+            # UCX works in the context of whoever makes progress.
             await self._call(adopt_device, index)
         try:
             await self._check_loopback()
@@ -151,13 +156,13 @@ class UcxTransport(Transport):
             plane.submit(worker.drop_unexpected)
         self._registered = {}
         self._plane = None
-        if not await asyncio.to_thread(plane.stop, _STOP_S):
+        if not await plane.stop(_STOP_S):
             _log.error("ucx.data_plane_stuck")
         self._worker = None
         await asyncio.to_thread(self._mapping.shutdown)
 
     async def _call(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Run a function on the data-plane thread; its result or exception comes back.
+        """Run a function on the plane; its result or exception comes back.
 
         Raises:
             TransferFailed: the transport is stopped.
@@ -207,7 +212,7 @@ class UcxTransport(Transport):
             await self._call(worker.unmap, entry.handle)
 
     def place_of(self, buffer: Buffer) -> Place | None:
-        """Where in a registered memory file a host buffer lies; also for the data-plane thread."""
+        """Where in a registered memory file a host buffer lies; also for the plane."""
         if not isinstance(buffer, memoryview) or buffer.readonly or not buffer.nbytes:
             return None
         address = address_of(buffer)
@@ -246,7 +251,7 @@ class UcxTransport(Transport):
         return endpoint
 
     def _wake(self) -> None:
-        """Have the data-plane thread look again."""
+        """Have the plane look again."""
         if self._plane is not None:
             self._plane.submit(lambda: None)
 
@@ -324,7 +329,7 @@ class UcxTransport(Transport):
     def post(
         self, endpoint: UcxEndpoint, request: Request, buffer: Buffer, reader: Reader | None
     ) -> None:
-        """Hand a request to the data-plane thread."""
+        """Hand a request to the plane."""
         worker, plane = self._worker, self._plane
         if worker is None or plane is None:
             endpoint.end(request, TransferFailed("the transport is stopped"))

@@ -1,6 +1,6 @@
 """UCX endpoint: one transfer's path to a peer's worker, seen from the event loop.
 
-Its UCX half, the handle, lives on the data-plane thread; see `ucxworker`.
+Its UCX half, the handle, lives on the plane; see `ucxworker`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class UcxEndpoint(Endpoint):
         self.peer = peer
         #: The peer's memory, where both ends may read each other's in place.
         self.neighbour = neighbour
-        #: ucxx's endpoint while it is open; touched on the data-plane thread only.
+        #: ucxx's endpoint while it is open; touched on the plane only.
         self.handle: Any = None
-        #: Whose bytes the peer is about to copy; touched on the data-plane thread only.
+        #: Whose bytes the peer is about to copy; touched on the plane only.
         self.pace = Line()
         self._lanes: tuple[str, ...] = ()
         self.copies_here = True

@@ -1,7 +1,7 @@
-"""UCX worker: the half of the transport that lives on the data-plane thread.
+"""UCX worker: the half of the transport that lives on its plane, a thread or the loop.
 
-Beside the address, nothing here is for the event loop: it submits calls to the thread, and what it
-has to know comes back as reports.
+Beside the address, nothing here is for others: they submit calls to the plane, and what they have
+to know comes back as reports.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class UcxWorker:
 
     @property
     def failed(self) -> asyncio.Future[WorldlineError]:
-        """Done, with the cause, once the thread cannot go on; for the event loop."""
+        """Done, with the cause, once the plane cannot go on; for the event loop."""
         return self._failed
 
-    # --- for the thread ----------------------------------------------------------------------
+    # --- for the plane -----------------------------------------------------------------------
 
     def descriptor(self) -> int:
         """See `Work.descriptor`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import psutil
 import pytest
 
-from services.mover.transport import dataplane
+from services.mover.transport import threadplane
 from services.mover.transport.base import Endpoint, Reader, Request
 from services.mover.transport.lanes import Lane
 from services.mover.transport.ucx import UcxTransport
@@ -127,7 +127,7 @@ async def test_the_event_loop_turns_while_bytes_move(pair: Pair) -> None:
 
 async def test_nobody_sleeps_through_a_message(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
     """The sleep is cut short by what it waits for, not by its limit, which is taken away here."""
-    monkeypatch.setattr(dataplane, "SLEEP_MS", 3_600_000)
+    monkeypatch.setattr(threadplane, "SLEEP_MS", 3_600_000)
     planes = [transport._plane for transport in pair.transports]
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(60):

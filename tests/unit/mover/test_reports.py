@@ -1,4 +1,4 @@
-"""Reports and lines: what operations of the data-plane thread share."""
+"""Reports and lines: what operations of a plane share."""
 
 from __future__ import annotations
 
