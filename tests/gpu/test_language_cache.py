@@ -50,6 +50,23 @@ def test_greedy_decoding_goes_on_token_for_token(
     runner.run(check_that_decoding_goes_on(made, kind))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_state_decodes_to_the_same_bits_every_time(kind: str) -> None:
+    """Without it a state that moved is no worse than one that stayed, and nothing can be proved."""
+    device = describe_device("cuda:0")
+    fix_numerics(device)
+    device.enter()
+    model = language_model(qwen_config(), device.name)
+    begun = Decoding.begin(
+        model, new_cache(kind, model.config), prompt(model.config, 600, device.name)
+    )
+    heard = set()
+    for _ in range(16):
+        again = Decoding(model, copy.deepcopy(begun.cache), begun.next_token)
+        heard.add(tuple(again.go_on(24).logits))
+    assert len(heard) == 1
+
+
 @needs_two
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_bit_is_refused_and_would_have_been_heard(
