@@ -32,6 +32,10 @@ class ServiceClass(IntEnum):
     C5_MAINTENANCE = 6
 
 
+#: Nobody looks at these worlds while they move.
+BULK_CLASSES = frozenset({ServiceClass.C3_BULK, ServiceClass.C5_MAINTENANCE})
+
+
 class DeterminismTier(IntEnum):
     """What "the same continuation" means; numbers as in contract.proto."""
 

@@ -12,7 +12,7 @@ from worldline.admissibility.bounds import (
     check_state_bytes,
 )
 from worldline.admissibility.path_rate import TransferSample
-from worldline.contract import Contract, ServiceClass
+from worldline.contract import BULK_CLASSES, Contract
 from worldline.errors import IntegrityError, InvalidInput
 from worldline.fields import identifier, non_negative, whole
 from worldline.ticket import TOPOLOGY_HASH_BYTES_MAX, MovePurpose
@@ -26,8 +26,6 @@ UTILIZATION_MAX = 1e6
 REMAINING_MS_MAX = 4 * int(DURATION_MS_MAX)
 #: Receivers in one request: more than are worth comparing.
 TARGETS_MAX = 64
-#: Nobody looks at these worlds while they move.
-BULK_CLASSES = frozenset({ServiceClass.C3_BULK, ServiceClass.C5_MAINTENANCE})
 
 
 @dataclass(frozen=True, slots=True)

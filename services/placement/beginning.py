@@ -56,17 +56,7 @@ def new_move(
     """The move and the targets that it may have, the best of them its target until admission has
     chosen; REJECTED, with the verdict, where none will do.
     """
-    choice = shortlist.choose(
-        MoveWish(
-            source_node_id=session.node_id,
-            source=fleet.place(session.owner),
-            fingerprint=fleet.engine(session.owner).fingerprint,
-            contract=session.contract,
-            extent_bytes=session.extent_bytes,
-            node_id=target_node_id,
-        ),
-        now,
-    )
+    choice = shortlist.choose(wish_of(session, fleet, target_node_id), now)
     source = fleet.party(session.owner)
     if source.engine_incarnation != session.owner_incarnation:
         # The process that has the world, which is not the one that has the name now.
@@ -84,6 +74,22 @@ def new_move(
     if isinstance(choice, Verdict):
         move = _rejected(move, choice, target_node_id)
     return move, targets
+
+
+def wish_of(session: SessionRecord, fleet: Fleet, target_node_id: str = "") -> MoveWish:
+    """What a move of that session asks of its target.
+
+    Raises:
+        NotFound: its node has come back without its engine's device.
+    """
+    return MoveWish(
+        source_node_id=session.node_id,
+        source=fleet.place(session.owner),
+        fingerprint=fleet.engine(session.owner).fingerprint,
+        contract=session.contract,
+        extent_bytes=session.extent_bytes,
+        node_id=target_node_id,
+    )
 
 
 def _rejected(move: Move, verdict: Verdict, target_node_id: str) -> Move:

@@ -48,6 +48,8 @@ class Candidate:
     digest_rate_bytes_per_s: float = 0.0
     #: Sum over resident sessions with a period of block time over period.
     utilization: float = 0.0
+    #: Its node is drained: not alive for whoever wants to go there.
+    cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,11 @@ def choose_engine(fleet: tuple[Candidate, ...], node_id: str, state_bytes: int) 
     return Chosen(min(fits)[3])
 
 
+def drained(node_id: str) -> str:
+    """Why nothing goes to a node that is drained, in words."""
+    return f"{node_id} is drained and takes no sessions before `worldline undrain {node_id}`"
+
+
 def no_room(node_id: str, error: CapacityExhausted, full: RejectReason) -> Verdict:
     """The verdict that a mover's refusal of a slot stands for: `full`, or a state too large."""
     if error.reason == RejectReason.STATE_TOO_LARGE.name:
@@ -223,6 +230,9 @@ def _why_not_target(one: Candidate, wish: MoveWish) -> _No | None:
 def _why_no_room(
     one: Candidate, state_bytes: int, slots_free: int, full: RejectReason
 ) -> _No | None:
+    if one.cordoned:
+        # When that ends, an operator knows.
+        return _No(RejectReason.NO_TARGET, lambda: drained(one.node_id))
     if not one.alive:
         return _No(RejectReason.NO_TARGET, lambda: f"{one.engine_id} is not alive", RETRY_AFTER_MS)
     if state_bytes > one.slot_bytes:

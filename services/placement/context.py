@@ -22,6 +22,8 @@ class MoveContext:
     targets: tuple[Target, ...] = ()
     #: What the move is worth, in milliseconds of what a move costs; 0: it is ordered.
     saves_ms: float = 0.0
+    #: How long it may wait for its wire where nobody waits for it; 0: somebody does.
+    bulk_wait_ms: float = 0.0
     ticket: move_pb2.SignedTicket | None = None
     #: When the ticket came, on the loop's clock; None where this process did not see it come.
     ticket_at_s: float | None = None

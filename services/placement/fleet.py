@@ -62,6 +62,7 @@ class Fleet:
         self._profiles: dict[str, dict[str, Profile]] = {}
         self._engines_on: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._on_change: list[Callable[[str], None]] = []
+        self._cordoned: set[str] = set()
 
     def on_change(self, changed: Callable[[str], None]) -> None:
         """Call this with every node whose engines, devices or slots of others may have changed, and
@@ -72,6 +73,20 @@ class Fleet:
     def _changed(self, node_id: str) -> None:
         for changed in self._on_change:
             changed(node_id)
+
+    def cordon(self, node_id: str) -> None:
+        """From now on nothing is to go to that node."""
+        self._cordoned.add(node_id)
+        self._changed(node_id)
+
+    def uncordon(self, node_id: str) -> None:
+        """Things may go there again; nothing where they might all along."""
+        self._cordoned.discard(node_id)
+        self._changed(node_id)
+
+    def cordoned(self, node_id: str) -> bool:
+        """Whether nothing is to go there."""
+        return node_id in self._cordoned
 
     def put_node(self, node: NodeRecord, now: float) -> None:
         """Register, or replace by the next incarnation."""
@@ -300,10 +315,12 @@ class Fleet:
             return None
         for_moves = device.slots_total - kept.get(device.name, 0)
         for_moves -= self._foreign[node.node_id][device.name]
+        cordoned = self.cordoned(node.node_id)
         return Candidate(
             engine_id=engine_id,
             node_id=node.node_id,
-            alive=now < self.alive_until(engine_id, node.node_id),
+            alive=not cordoned and now < self.alive_until(engine_id, node.node_id),
+            cordoned=cordoned,
             slots_free=max(0, for_moves - coming.get(device.name, 0)),
             slots_total=device.slots_total,
             slot_bytes=device.slot_bytes,

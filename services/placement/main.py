@@ -7,6 +7,7 @@ import sqlite3
 
 from services.placement.asking import Asking
 from services.placement.directory import Directory
+from services.placement.draining import Drains
 from services.placement.fleet import Fleet
 from services.placement.leases import Leases
 from services.placement.limits import Limits
@@ -63,6 +64,8 @@ class Placement:
             SuspensionSteps(self.directory, self.fleet, self.peers, obligations, deadlines),
         )
         self.runtime.on_stop(self.suspensions.stop)
+        self.drains = Drains(self.runtime, moves, settings.drain_deadline_s)
+        self.runtime.on_stop(self.drains.stop)
         self.servicer = PlacementServicer(
             self.runtime,
             self.sessions,
@@ -75,6 +78,7 @@ class Placement:
                 self.peers,
                 settings.orphan_grace_ms,
             ),
+            self.drains,
             traces,
         )
 
@@ -88,6 +92,7 @@ class Placement:
         await self.runtime.start()
         await self.sessions.start()
         await self.suspensions.start()
+        await self.drains.start()
 
     async def stop(self, grace_s: float) -> None:
         """Moves to a safe point, then channels, then the directory."""

@@ -79,6 +79,8 @@ class MoveTask:
         #: Phases in the order they were entered: a watcher that comes late misses none.
         self.phases: list[MovePhase] = [entry.move.phase]
         self.ended = False
+        #: Called when it has gone to another phase; must not wait.
+        self.on_phase: Callable[[], None] = lambda: None
         self._tools = tools
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue(_EVENTS_MAX)
         self._running: dict[tuple[Step, int], asyncio.Task[None]] = {}
@@ -186,6 +188,7 @@ class MoveTask:
         for phase in transition.entered:
             if phase is not self.phases[-1]:
                 self.phases.append(phase)
+                self.on_phase()
         await self._notify()
 
     async def _persist(self, transition: Transition) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from services.placement.move import Move
@@ -15,14 +16,26 @@ class OpenMoves:
 
     def __init__(self) -> None:
         self._tasks: dict[str, MoveTask] = {}
+        self._on_change: list[Callable[[], None]] = []
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Call this when a move begins, goes to another phase, or ends."""
+        self._on_change.append(changed)
+
+    def changed(self) -> None:
+        """One of them has."""
+        for changed in self._on_change:
+            changed()
 
     def add(self, task: MoveTask) -> None:
         """It begins."""
         self._tasks[task.entry.move.move_id] = task
+        self.changed()
 
     def remove(self, move_id: str) -> None:
         """It has ended; repeating it changes nothing."""
         self._tasks.pop(move_id, None)
+        self.changed()
 
     def get(self, move_id: str) -> MoveTask | None:
         """The task of that move; None where it is not under way."""

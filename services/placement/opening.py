@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from services.placement import session_table
-from services.placement.choose import Chosen, choose_engine, no_room
+from services.placement.choose import Chosen, choose_engine, drained, no_room
 from services.placement.obligations import Obligations
 from services.placement.peers import Deadlines, Peers
 from services.placement.persistence import ask_again
@@ -112,6 +112,9 @@ class Sessions:
         )
         if not verdict.admitted:
             return verdict
+        if self._runtime.fleet.cordoned(party.node_id):
+            # A drain that began meanwhile counts on seeing whoever came before it.
+            return Verdict.reject(RejectReason.NO_TARGET, drained(party.node_id))
         session = SessionRecord(
             session_id=f"session-{secrets.token_hex(12)}",
             owner=party.engine_id,

@@ -181,11 +181,13 @@ class Runtime:
         goal: Goal,
         client_id: str,
         saves_ms: float = 0.0,
+        bulk_wait_ms: float = 0.0,
     ) -> MoveEntry:
         """A new move, on its way to `goal`; or one born rejected; or the earlier one of this key.
 
         `saves_ms` is what the move is worth in milliseconds of what a move costs; 0: it is ordered,
-        whatever it saves.
+        whatever it saves. With `bulk_wait_ms` nobody waits for it: it may wait for its wire for so
+        long, and others go first.
 
         A caller that is cancelled half-way leaves a move that somebody drives, or none.
 
@@ -194,7 +196,7 @@ class Runtime:
                 move is under way, or the session cannot move.
         """
         work = self._begin_move(
-            session_id, target_node_id, idempotency_key, goal, client_id, saves_ms
+            session_id, target_node_id, idempotency_key, goal, client_id, saves_ms, bulk_wait_ms
         )
         return await asyncio.shield(self.owner.start(work, f"begin move of {session_id}"))
 
@@ -206,6 +208,7 @@ class Runtime:
         goal: Goal,
         client_id: str,
         saves_ms: float,
+        bulk_wait_ms: float,
     ) -> MoveEntry:
         session = await self.session(session_id)
         if idempotency_key:
@@ -221,7 +224,7 @@ class Runtime:
         if isinstance(made, move_table.Busy):
             raise busy(session_id, made.state)
         if made is entry:
-            context = MoveContext(session, client_id, targets, saves_ms)
+            context = MoveContext(session, client_id, targets, saves_ms, bulk_wait_ms)
             self._run(MoveTask(self._tools, entry, context), (), (ev.Begin(),))
             return entry
         return same_request(made, session_id)
@@ -253,6 +256,11 @@ class Runtime:
         move = replace(move, deadline_s=deadline_s)
         return MoveEntry(move=move, idempotency_key=idempotency_key), targets
 
+    async def shortlist(self) -> Shortlist:
+        """Every engine that may be gone to, as the directory has it now."""
+        await self._follow()
+        return self._shortlist
+
     async def _follow(self) -> None:
         """Have the shortlist know every session and every open move as the directory has it now."""
         news = await self.directory.do(changes.changes_since, self._version)
@@ -280,6 +288,7 @@ class Runtime:
         self, task: MoveTask, actions: tuple[ev.Action, ...], events: tuple[ev.Event, ...]
     ) -> None:
         move_id = task.entry.move.move_id
+        task.on_phase = self._moves.changed
         self._moves.add(task)
         self.owner.start(self._supervise(task, actions, events), f"move {move_id}")
 

@@ -7,7 +7,7 @@ import sqlite3
 from services.placement.phases import MovePhase
 from worldline.errors import Conflict, InvalidInput, VersionSkew
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _TABLES = """
 CREATE TABLE nodes (
@@ -47,6 +47,7 @@ CREATE TABLE sessions (
     parked TEXT
 ) STRICT;
 CREATE INDEX sessions_by_owner ON sessions (owner);
+CREATE INDEX sessions_by_node ON sessions (node_id) WHERE state <> 'closed';
 
 CREATE TABLE moves (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -80,6 +81,16 @@ CREATE TABLE suspensions (
     idempotency_key TEXT UNIQUE
 ) STRICT;
 CREATE UNIQUE INDEX one_open_suspension_per_session ON suspensions (session_id) WHERE is_open = 1;
+
+CREATE TABLE drains (
+    node_id TEXT PRIMARY KEY REFERENCES nodes (node_id),
+    state TEXT NOT NULL CHECK (state IN ('draining', 'drained', 'incomplete')),
+    began_unix_s REAL NOT NULL,
+    deadline_unix_s REAL NOT NULL,
+    ended_unix_s REAL,
+    moved INTEGER NOT NULL,
+    remaining TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE path_rates (
     source_node_id TEXT NOT NULL,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
 import grpc
 
 from services.placement import move_table
+from services.placement.drain_record import DrainReport
+from services.placement.draining import Drains
 from services.placement.leases import Leases
 from services.placement.opening import OpenWish, Sessions
 from services.placement.parked import kind_of
@@ -29,7 +32,7 @@ from services.placement.wire import (
 )
 from worldline.contract import contract_from_proto
 from worldline.errors import InvalidInput, NotFound
-from worldline.fields import identifier, non_negative
+from worldline.fields import identifier, non_negative, whole
 from worldline.rpc.census import process_census
 from worldline.state.codec import manifest_to_proto
 from worldline.v1 import move_pb2, placement_pb2, placement_pb2_grpc
@@ -37,6 +40,10 @@ from worldline.verdict import Verdict, verdict_to_proto
 
 #: Metadata by which a client names itself; its address where it does not.
 CLIENT_ID_KEY = "worldline-client-id"
+#: A day: a drain that takes longer is no drain.
+DEADLINE_MS_MAX = 86_400_000
+#: Longest that an answer is held back for news: below what clients and proxies wait.
+DESCRIBE_WAIT_MS_MAX = 30_000
 
 
 class TraceAnswers(Protocol):
@@ -56,6 +63,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         verbs: Verbs,
         suspensions: Suspensions,
         leases: Leases,
+        drains: Drains,
         traces: TraceAnswers,
     ) -> None:
         self._runtime = runtime
@@ -63,6 +71,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self._verbs = verbs
         self._suspensions = suspensions
         self._leases = leases
+        self._drains = drains
         self._traces = traces
 
     # --- sessions ---
@@ -147,6 +156,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                         for one in node.devices
                     ],
                     host_id=node.host_id,
+                    drain=self._drains.state_of(node_id),
                 )
             )
         return placement_pb2.ListNodesResponse(nodes=nodes)
@@ -303,6 +313,36 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         entry = await self._suspensions.entry(identifier(request.suspension_id, "suspension_id"))
         return placement_pb2.GetSuspensionResponse(suspension=suspension_to_proto(entry))
 
+    # --- drains ---
+
+    async def Drain(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.DrainRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.DrainResponse:
+        """Close nodes, and begin to move their sessions elsewhere."""
+        reports = await self._drains.drain(
+            _some_nodes(request.node_ids),
+            whole(request.deadline_ms, "deadline_ms", at_most=DEADLINE_MS_MAX),
+        )
+        return placement_pb2.DrainResponse(drains=_drains(reports))
+
+    async def DescribeDrain(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.DescribeDrainRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.DescribeDrainResponse:
+        """How far drains are, once that is news to the caller."""
+        node_ids = [identifier(one, "node_ids") for one in request.node_ids]
+        wait_ms = whole(request.wait_ms, "wait_ms", at_most=DESCRIBE_WAIT_MS_MAX)
+        await self._drains.until_changed(_optional(request.seen, "seen"), wait_ms / 1e3)
+        return placement_pb2.DescribeDrainResponse(
+            drains=_drains(self._drains.reports(node_ids)), version=self._drains.version
+        )
+
+    async def Undrain(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.UndrainRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.UndrainResponse:
+        """Let sessions come to nodes again."""
+        drained = await self._drains.undrain(_some_nodes(request.node_ids))
+        return placement_pb2.UndrainResponse(node_ids=drained)
+
     # --- movers, engines, operators ---
 
     async def RegisterNode(  # noqa: N802 - gRPC's name
@@ -343,6 +383,18 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         return placement_pb2.DescribePlacementResponse(
             census=move_pb2.Census(counts=counts), moves_by_outcome=outcomes
         )
+
+
+def _some_nodes(node_ids: Iterable[str]) -> list[str]:
+    named = [identifier(one, "node_ids") for one in node_ids]
+    if not named:
+        raise InvalidInput("name at least one node", field="node_ids")
+    return named
+
+
+def _drains(reports: Iterable[DrainReport]) -> list[placement_pb2.DrainRecord]:
+    now_s = time.time()
+    return [one.to_proto(now_s) for one in reports]
 
 
 def _progress(progress: Progress) -> placement_pb2.MoveProgress:

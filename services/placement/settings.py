@@ -36,6 +36,9 @@ class PlacementSettings(ServiceSettings):
     rest_s: float = Field(
         30.0, gt=0, le=3_600, description="a move that waits longer for a verb is rolled back"
     )
+    drain_deadline_s: float = Field(
+        600.0, gt=0, le=86_400, description="a drain that nobody gave a deadline ends after so long"
+    )
 
     def traces_file(self) -> str:
         """Where the trace store lives."""

@@ -14,7 +14,7 @@ import structlog
 from services.placement import events as ev
 from services.placement import move_table
 from services.placement.asking import Asking
-from services.placement.choose import RETRY_AFTER_MS, no_room
+from services.placement.choose import RETRY_AFTER_MS, drained, no_room
 from services.placement.context import MoveContext
 from services.placement.directory import Directory
 from services.placement.fleet import Fleet
@@ -132,18 +132,27 @@ class Steps:
         self, entry: MoveEntry, context: MoveContext, attempt: int
     ) -> ev.Completion:
         move, session = entry.move, context.session
+        # A drain may have begun since they were chosen.
+        open_targets = [
+            one for one in context.targets if not self._fleet.cordoned(one.party.node_id)
+        ]
+        if not open_targets:
+            text = "; ".join(sorted({drained(one.party.node_id) for one in context.targets}))
+            verdict = Verdict.reject(RejectReason.NO_TARGET, text)
+            return ev.Refused(attempt, Step.ASK_ADMISSION, verdict)
         request = admission_pb2.AdmitMoveRequest(
             move_id=move.move_id,
             session_id=move.session_id,
             epoch=move.source_epoch,
             contract=contract_to_proto(session.contract),
             source_node_id=move.source.node_id,
-            targets=[one.to_proto() for one in context.targets],
+            targets=[one.to_proto() for one in open_targets],
             extent_bytes=session.extent_bytes,
             topology_hash=session.topology_hash,
             purpose=move_pb2.MOVE_PURPOSE_SESSION,
             client_id=context.client_id,
             saves_ms=context.saves_ms,
+            bulk_wait_ms=context.bulk_wait_ms,
         )
         answer = await self._asking.admit_move(request)
         verdict = verdict_from_proto(answer.verdict)

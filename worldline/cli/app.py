@@ -11,6 +11,7 @@ from worldline.cli import (
     bench,
     decide,
     demo,
+    drain,
     listings,
     moves,
     play,
@@ -24,7 +25,7 @@ from worldline.cli import (
 _EPILOG = "Exit status: " + "; ".join(
     (
         "0 done, and for move: committed",
-        "1 any other error, or a move that was rolled back",
+        "1 any other error, a move that was rolled back, or a drain that left somebody",
         "2 wrong command line or input",
         "3 rejected by admission or placement",
         "4 no such session, node, move or cluster",
@@ -73,6 +74,8 @@ app.command("suspend")(suspend.suspend)
 app.command("resume")(suspend.resume)
 app.command("move")(moves.move)
 app.command("moves")(moves.moves)
+app.command("drain")(drain.drain)
+app.command("undrain")(drain.undrain)
 app.command("trace")(traces.trace)
 app.command("decide")(decide.decide_command)
 app.command("map")(regime_map.regime_map)

@@ -94,7 +94,7 @@ def _print_nodes(found: tuple[Node, ...]) -> None:
     rows = (
         (
             node.node_id,
-            "alive" if node.alive else "silent",
+            ("alive" if node.alive else "silent") + (f", {node.drain}" if node.drain else ""),
             "\n".join(_name(one.name, one.uuid) for one in node.devices),
             "\n".join(f"{one.slots_free}/{one.slots_total}" for one in node.devices),
             "\n".join(human_bytes(one.slot_bytes) for one in node.devices),

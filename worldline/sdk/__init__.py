@@ -7,6 +7,7 @@ from worldline.park import ParkKind
 from worldline.sdk.actions import Action
 from worldline.sdk.block import Block
 from worldline.sdk.client import Client
+from worldline.sdk.drain import DrainRecord, LeftSession
 from worldline.sdk.move_record import Failure, MoveRecord, Progress, PushStats
 from worldline.sdk.records import (
     Engine,
@@ -26,8 +27,10 @@ __all__ = [
     "Action",
     "Block",
     "Client",
+    "DrainRecord",
     "Engine",
     "Failure",
+    "LeftSession",
     "MovePhase",
     "MoveRecord",
     "Node",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator
 
 from worldline.contract import Contract, ServiceClass, contract_to_proto
-from worldline.fields import identifier, positive, whole
+from worldline.fields import identifier, non_negative, positive, whole
 from worldline.rpc.channel import ChannelPool
 from worldline.sdk.calls import Caller, OnWaiting
+from worldline.sdk.drain import DrainRecord, drain_from_proto
 from worldline.sdk.move_record import MoveRecord, move_from_proto
 from worldline.sdk.playback import Playback
 from worldline.sdk.records import (
@@ -29,6 +31,8 @@ from worldline.verdict import verdict_from_proto
 DEFAULT_CONTRACT = Contract(service_class=ServiceClass.C1_INTERACTIVE, horizon_ms=5_000.0)
 _SEED_MAX = (1 << 64) - 1
 _MOVES_MAX = (1 << 32) - 1
+#: How long placement may hold an answer back until there is news.
+_WATCH_WAIT_MS = 5_000
 
 
 class Client:
@@ -168,6 +172,61 @@ class Client:
         request = placement_pb2.GetTraceRequest(move_id=move_id)
         response = await self._caller.retried(self._placement().GetTrace, request)
         return trace_from_proto(response)
+
+    async def drain(self, *nodes: str, deadline_s: float = 0.0) -> tuple[DrainRecord, ...]:
+        """Begin to move every session off `nodes`, and let none come before `undrain`.
+
+        Comes back at once; `watch_drain` says how it goes on. `deadline_s` 0: placement's own. A
+        drain that is under way gets the new deadline.
+
+        Raises:
+            NotFound: no such node, and none is drained.
+        """
+        request = placement_pb2.DrainRequest(
+            node_ids=[identifier(node, "nodes") for node in nodes],
+            deadline_ms=round(non_negative(deadline_s, "deadline_s", at_most=86_400) * 1e3),
+        )
+        response = await self._caller.retried(self._placement().Drain, request)
+        return tuple(drain_from_proto(one) for one in response.drains)
+
+    async def drains(self, *nodes: str) -> tuple[DrainRecord, ...]:
+        """How far drains are: of `nodes`, or of all that are drained or being drained."""
+        request = placement_pb2.DescribeDrainRequest(node_ids=nodes)
+        response = await self._caller.retried(self._placement().DescribeDrain, request)
+        return tuple(drain_from_proto(one) for one in response.drains)
+
+    async def watch_drain(self, *nodes: str) -> AsyncIterator[tuple[DrainRecord, ...]]:
+        """How far the drains of `nodes` are, again and again until all have ended.
+
+        A node that was undrained meanwhile is left out. Goes on across a restart of placement.
+        """
+        seen = ""
+        while True:
+            request = placement_pb2.DescribeDrainRequest(
+                node_ids=nodes, seen=seen, wait_ms=_WATCH_WAIT_MS if seen else 0
+            )
+            response = await self._caller.retried(
+                self._placement().DescribeDrain,
+                request,
+                timeout_s=self._caller.timeout_s + _WATCH_WAIT_MS / 1e3 + self._patience_s,
+            )
+            seen = response.version
+            records = tuple(drain_from_proto(one) for one in response.drains)
+            yield records
+            if all(one.ended for one in records):
+                return
+
+    async def undrain(self, *nodes: str) -> tuple[str, ...]:
+        """Let sessions come to `nodes` again; which of them were drained or being drained.
+
+        Raises:
+            NotFound: no such node.
+        """
+        request = placement_pb2.UndrainRequest(
+            node_ids=[identifier(node, "nodes") for node in nodes]
+        )
+        response = await self._caller.retried(self._placement().Undrain, request)
+        return tuple(response.node_ids)
 
     async def status(self) -> PlacementStatus:
         """What placement's process holds, and how moves ended so far."""

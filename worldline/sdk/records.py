@@ -68,7 +68,8 @@ class Device:
 class Node:
     """One node: its mover's slots by device, and its engines.
 
-    Nodes with one `host_id` are on one machine.
+    Nodes with one `host_id` are on one machine. `drain` is draining, drained or incomplete: the
+    node takes no sessions; empty: it does.
     """
 
     node_id: str
@@ -77,6 +78,7 @@ class Node:
     engines: tuple[Engine, ...]
     devices: tuple[Device, ...]
     host_id: str
+    drain: str = ""
 
     @property
     def slots_total(self) -> int:
@@ -164,6 +166,7 @@ def node_from_proto(message: placement_pb2.Node) -> Node:
         engines=tuple(_engine_from_proto(engine) for engine in message.engines),
         devices=tuple(_device_from_proto(device) for device in message.devices),
         host_id=message.host_id,
+        drain=message.drain,
     )
 
 

@@ -244,7 +244,7 @@ NODES = tuple(f"n{number}" for number in range(1, 6))
 SLOTS = 3
 
 
-@dataclass
+@dataclass(eq=False)
 class World:
     """Where a session is, and how far its move is."""
 
@@ -253,7 +253,11 @@ class World:
     target: str = ""
     stage: Stage | None = None
     withdrawn: bool = False
-    moves: int = field(default=0)
+    never: set[str] = field(default_factory=set)
+
+    @property
+    def live(self) -> bool:
+        return self.state is SessionState.LIVE
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -265,7 +269,7 @@ class Interleavings(RuleBasedStateMachine):
         self.now = 0.0
         self.worlds: dict[str, World] = {}
         self.ordered: dict[str, float] = {}
-        self.interactive: set[frozenset[str]] = set()
+        self.interactive: list[tuple[str, ...]] = []
         self.opened = 0
 
     # --- what the decision is told -------------------------------------------------------------
@@ -336,8 +340,11 @@ class Interleavings(RuleBasedStateMachine):
         assert all(one.stage is None for one in here)
         assert (end.state is DrainState.DRAINED) == (not here)
         if self.now < self.ordered[end.node_id]:
-            assert all(one.state is not SessionState.LIVE for one in here)
-        # The node keeps its cordon until it is undrained.
+            live = [name for name, one in self.worlds.items() if one.node == end.node_id and one.live]
+            for name in live:
+                seats = {seat.node_id for seat in self.resident(name).seats}
+                assert seats <= self.worlds[name].never
+                assert seats, "a full fleet is waited for"
 
     # --- what happens --------------------------------------------------------------------------
 
@@ -380,7 +387,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(pair=st.sets(st.sampled_from(NODES), min_size=2, max_size=2))
     def interactive_begins(self, pair: set[str]) -> None:
-        self.interactive.add(frozenset(pair))
+        self.interactive.append(tuple(sorted(pair)))
 
     @precondition(lambda self: self.interactive)
     @rule()
@@ -425,10 +432,12 @@ class Interleavings(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(self.moving(*Stage)))
         world = self.worlds[name]
         if how == "commit" and world.stage is Stage.SENT:
-            world.node, world.moves = world.target, world.moves + 1
+            world.node = world.target
             end: Event = Committed(name)
         elif how in ("busy", "never") and world.stage is Stage.ASKED and not world.withdrawn:
             end = Rejected(name, BUSY if how == "busy" else NEVER)
+            if how == "never":
+                world.never.add(world.target)
         else:
             end = Failed(name, FLIPPED)
         world.stage, world.target, world.withdrawn = None, "", False
