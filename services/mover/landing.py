@@ -18,16 +18,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from services.mover.chunking import CHUNK_INDEX_BITS
-from services.mover.offer import Frozen, Offer, frozen_from_proto, offer_from_proto
+from services.mover.offer import Offer, offer_from_proto
 from services.mover.reservation import Reservation, Staged
-from services.mover.seal import (
-    ANSWER_INDEX,
-    SEAL_INDEX,
-    Seal,
-    pack_answer,
-    seal_bytes,
-    unpack_seal,
-)
+from services.mover.seal import ANSWER_INDEX, SEAL_INDEX, Seal, SealFormat, pack_answer
 from services.mover.slots import ref_to_proto
 from services.mover.staging import largest_chunk
 from services.mover.tickets import Subject, check_offered, check_reservation, check_target
@@ -36,7 +29,6 @@ from services.mover.transport.base import Endpoint, Request
 from services.mover.wirewait import WireWait, ingress_wait
 from worldline.errors import IntegrityError, InvalidInput, TransferFailed, WorldlineError
 from worldline.state.codec import digests_to_proto
-from worldline.state.digest import GRANULE_BYTES
 from worldline.state.gf2 import Uint64s
 from worldline.state.layout import Layout
 from worldline.state.segment_digests import (
@@ -44,7 +36,6 @@ from worldline.state.segment_digests import (
     compare_segment_digests,
     segment_digests,
 )
-from worldline.state.segments import segments_of
 from worldline.telemetry import span
 from worldline.telemetry.metrics import instruments
 from worldline.v1 import move_pb2, mover_pb2
@@ -79,7 +70,9 @@ class Landing:
         self._offer = offer
         self.reservation = reservation
         self._wait = wait
-        self._frozen: asyncio.Future[Frozen] = asyncio.get_running_loop().create_future()
+        self._seal_format = SealFormat.of(offer.layout, verification_on=offer.shape.verification.on)
+        self._went = False
+        self._told_go = asyncio.Event()
         self._answering: Request | None = None
         self._abort = Abort()
         self._tag_base = 0
@@ -132,51 +125,57 @@ class Landing:
         Raises:
             TransferFailed, IntegrityError, DeadlineExceeded: nothing was installed.
         """
+        watching = asyncio.ensure_future(self._watch(requests))
         try:
             with span(
                 "mover.land",
                 move_id=self.reservation.claims.move_id,
                 bytes=self._offer.layout.extent_bytes,
             ) as active:
-                receipt = await self._land(requests, emit)
+                receipt = await self._land(watching, emit)
                 active.set(verify_tail_ms=receipt.verify_tail_ms)
             emit(mover_pb2.LandResponse(receipt=receipt))
+            # The go may still be on its way: a write that meets the stream's end loses the receipt.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._told_go.wait()
         finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
             # Also when cancelled: the source's stream is gone, so is its claim to the slot.
             self._retire()
 
-    async def _land(
-        self, requests: AsyncIterator[mover_pb2.LandRequest], emit: Emit
-    ) -> mover_pb2.LandReceipt:
-        watching = asyncio.ensure_future(self._watch(requests))
-        tasks: list[asyncio.Future[Any]] = [watching]
+    async def _land(self, watching: asyncio.Future[None], emit: Emit) -> mover_pb2.LandReceipt:
+        tasks: list[asyncio.Future[Any]] = []
         try:
             taking = asyncio.ensure_future(
                 self._runtime.wires.take(self._wait, self.reservation.claims)
             )
             tasks.append(taking)
-            await self._all({taking}, watching)
+            await self._until(taking, watching)
             transfer, sealing, message = await self._grant(emit)
             moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
             sealed = asyncio.ensure_future(sealing.wait())
-            tasks += (moving, sealed)
-            await self._all({moving, sealed, self._frozen}, watching)
-            crcs, frozen = moving.result(), self._frozen.result()
+            # One future of both: every turn of the loop counts while a world stands still.
+            arrived = asyncio.gather(moving, sealed)
+            tasks += (moving, sealed, arrived)
+            await self._until(arrived, watching)
+            crcs = moving.result()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        seal = unpack_seal(message, verification_on=self.reservation.verification_on)
+        seal = self._seal_format.unpack(message)
         extent_bytes = self._offer.layout.extent_bytes
         if seal.sent_bytes != extent_bytes:
             raise TransferFailed(
                 f"the source sent {seal.sent_bytes} of {extent_bytes} bytes", reason="TRUNCATED"
             )
-        own = None if crcs is None else self._compare(frozen.layout, seal, crcs)
+        own = None if crcs is None else self._compare(seal, crcs)
         self._abort.check()
-        self._stage()
+        self._stage(seal)
         instruments().wire_bytes(extent_bytes, "receive")
-        return self._receipt(frozen.layout, own, transfer)
+        return self._receipt(seal.frozen.layout, own, transfer)
 
     async def _grant(self, emit: Emit) -> tuple[Transfer, Request, memoryview]:
         offer, runtime = self._offer, self._runtime
@@ -212,39 +211,41 @@ class Landing:
         return self._transfer, sealing, message
 
     def _expect_seal(self, endpoint: Endpoint, base: int) -> tuple[Request, memoryview]:
-        layout = self._offer.layout
-        verification_on = self.reservation.verification_on
-        count = segments_of(layout, GRANULE_BYTES).count if verification_on else None
-        message = memoryview(bytearray(seal_bytes(count)))
+        message = memoryview(bytearray(self._seal_format.size_bytes))
         self._tag_base = base
         return endpoint.receive(message, base + SEAL_INDEX), message
 
     async def _watch(self, requests: AsyncIterator[mover_pb2.LandRequest]) -> None:
         """The source's go; from then on its stream says no more than that it lives."""
-        offer, runtime = self._offer, self._runtime
-        frozen = frozen_from_proto((await _next(requests, "go")).go, offer.layout)
-        staged = Staged(offer.session_id, offer.epoch, frozen.block_index, frozen.layout)
-        self._start_lease(runtime.reservations.go(offer.reservation_id, staged, runtime.now()))
-        self._frozen.set_result(frozen)
+        await _next(requests, "go")
+        self._told_go.set()
+        self._go()
         await _next(requests, "")
+
+    def _go(self) -> None:
+        """By the source's word or by its seal, which may be quicker."""
+        runtime = self._runtime
+        if not self._went:
+            self._went = True
+            reservation_id = self.reservation.reservation_id
+            self._start_lease(runtime.reservations.go(reservation_id, runtime.now()))
 
     def _start_lease(self, reservation: Reservation) -> None:
         self._runtime.wires.lease(reservation.reservation_id, reservation.deadline)
         self._runtime.wake_reaper()  # the lease may end sooner than the wait would have
 
-    async def _all(self, wanted: set[asyncio.Future[Any]], watching: asyncio.Future[None]) -> None:
-        """Until all are done; a failure, a source that is gone or an abort ends it at once."""
-        waiting = set(wanted)
-        while waiting:
-            done, _ = await asyncio.wait(
-                {*waiting, watching, self._abort.told}, return_when=asyncio.FIRST_COMPLETED
-            )
-            self._abort.check()
-            for future in done:
+    async def _until(self, wanted: asyncio.Future[Any], watching: asyncio.Future[None]) -> None:
+        """Until it is done; a failure, a source that is gone or an abort ends it at once."""
+        await asyncio.wait(
+            {wanted, watching, self._abort.told}, return_when=asyncio.FIRST_COMPLETED
+        )
+        self._abort.check()
+        for future in (watching, wanted):
+            if future.done():
                 future.result()
-            waiting -= done
 
-    def _compare(self, layout: Layout, seal: Seal, crcs: Uint64s) -> SegmentDigests:
+    def _compare(self, seal: Seal, crcs: Uint64s) -> SegmentDigests:
+        layout = seal.frozen.layout
         own = segment_digests(layout, crcs)
         if seal.digests is None:
             raise InvalidInput("sealed without digests", field="seal")
@@ -259,10 +260,12 @@ class Landing:
             )
         return own
 
-    def _stage(self) -> None:
+    def _stage(self, seal: Seal) -> None:
         """What landed is the source's: answer before anything that takes longer."""
-        runtime, offer = self._runtime, self._offer
-        reservation = runtime.reservations.landed(offer.reservation_id, runtime.now())
+        runtime, offer, frozen = self._runtime, self._offer, seal.frozen
+        self._go()
+        staged = Staged(offer.session_id, offer.epoch, frozen.block_index, frozen.layout)
+        reservation = runtime.reservations.landed(offer.reservation_id, staged, runtime.now())
         self._landed = True
         promote = offer.promote and reservation.verification_on
         if promote:

@@ -10,7 +10,12 @@ from services.mover.transfer import Verification
 from worldline.errors import InvalidInput, VersionSkew
 from worldline.fields import enum_member, identifier, non_negative, whole
 from worldline.rpc.channel import PROTOCOL_VERSION
-from worldline.state.codec import layout_from_proto, layout_to_proto, layout_with_scalars
+from worldline.state.codec import (
+    layout_from_proto,
+    layout_to_proto,
+    layout_with_scalars,
+    scalars_to_proto,
+)
 from worldline.state.digest import GRANULE_BYTES
 from worldline.state.layout import Layout
 from worldline.state.manifest import CRC64NVME
@@ -219,13 +224,18 @@ def order_from_proto(message: mover_pb2.PushOrder) -> PushOrder:
     )
 
 
-def frozen_from_proto(message: mover_pb2.PushGo | mover_pb2.LandGo, layout: Layout) -> Frozen:
+def frozen_from_proto(message: mover_pb2.PushGo, layout: Layout) -> Frozen:
     """Parse a go.
 
     Raises:
         InvalidInput: its scalars are not those of the layout that was ordered.
     """
     return Frozen(message.block_index, layout_with_scalars(layout, message.scalars))
+
+
+def frozen_to_proto(frozen: Frozen) -> mover_pb2.PushGo:
+    """The wire form."""
+    return mover_pb2.PushGo(block_index=frozen.block_index, scalars=scalars_to_proto(frozen.layout))
 
 
 def checked_shape(layout: Layout, shape: Shape) -> Shape:

@@ -37,8 +37,8 @@ from services.mover.seal import (
     ANSWER_INDEX,
     SEAL_INDEX,
     Seal,
+    SealFormat,
     is_answer,
-    pack_seal,
 )
 from services.mover.slots import SlotRole
 from services.mover.tickets import Subject, Use, check_offered, check_source
@@ -55,7 +55,7 @@ from worldline.errors import (
     WorldlineError,
 )
 from worldline.rpc.duplex import Duplex
-from worldline.state.codec import digests_to_proto, scalars_to_proto
+from worldline.state.codec import digests_to_proto
 from worldline.state.segment_digests import SegmentDigests, segment_digests
 from worldline.telemetry import span
 from worldline.telemetry.metrics import instruments
@@ -94,6 +94,7 @@ class _Armed:
     land: Duplex
     grant: Grant
     transfer: Transfer
+    seal_format: SealFormat
     #: The target's answer to the seal, and where it lands.
     answering: Request
     answer: memoryview
@@ -115,6 +116,8 @@ class Push:
         self._transfer: Transfer | None = None
         self._land: Duplex | None = None
         self._receipt: asyncio.Task[mover_pb2.LandReceipt] | None = None
+        #: Ends with the stream: a cancelled write would end that, and with it the target's reason.
+        self._going: asyncio.Future[None] | None = None
         #: This node's egress, once it is taken.
         self._wire_id: str | None = None
         #: When the target's answer to the seal was here (loop time, seconds).
@@ -178,7 +181,8 @@ class Push:
                 reason="TICKET_EXPIRED",
                 field="ticket.valid_for_ms",
             ) from None
-        return _Armed(land, grant, transfer, answering, answer, receipt, go_by)
+        seal_format = SealFormat.of(self._layout, verification_on=shape.verification.on)
+        return _Armed(land, grant, transfer, seal_format, answering, answer, receipt, go_by)
 
     def _go_by(self, wait: WireWait, grant: Grant) -> float:
         """Until when the go may come (loop time): within the lease, and before it would be late.
@@ -358,12 +362,12 @@ class Push:
         )
 
     async def _move(self, armed: _Armed, frozen: Frozen, emit: Emit) -> SegmentDigests | None:
-        go = mover_pb2.LandGo(
-            block_index=frozen.block_index, scalars=scalars_to_proto(frozen.layout)
-        )
-        await armed.land.write(mover_pb2.LandRequest(go=go))
         transfer = armed.transfer
         moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
+        # Beside the bytes: a message over gRPC takes longer than a small state.
+        going = self._going = asyncio.ensure_future(
+            armed.land.write(mover_pb2.LandRequest(go=mover_pb2.LandGo()))
+        )
         try:
             # The seal need not wait for the last byte: the target knows by itself what has landed.
             await asyncio.wait({moving, transfer.digested}, return_when=asyncio.FIRST_COMPLETED)
@@ -371,10 +375,11 @@ class Push:
                 moving.result()
             crcs = transfer.digested.result()
             own = None if crcs is None else segment_digests(frozen.layout, crcs)
-            seal = pack_seal(Seal(self._layout.extent_bytes, own))
+            seal = armed.seal_format.pack(Seal(self._layout.extent_bytes, frozen, own))
             sealing = transfer.endpoint.send(seal, armed.grant.tag_base + SEAL_INDEX)
             await moving
             await sealing.wait()
+            await going
         finally:
             moving.cancel()
             await asyncio.gather(moving, return_exceptions=True)
@@ -434,9 +439,10 @@ class Push:
     async def _quiet(self, well: bool) -> None:
         if self._land is not None and not well:
             await self._land.close()
-        if self._receipt is not None:
-            self._receipt.cancel()
-            await asyncio.gather(self._receipt, return_exceptions=True)
+        for task in (self._going, self._receipt):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._endpoint is not None and well:
             await self._runtime.park(self._endpoint)
         elif self._transfer is not None:

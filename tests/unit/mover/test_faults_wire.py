@@ -19,7 +19,7 @@ from services.mover.landing import Landing
 from services.mover.offer import Offer, Shape, offer_to_proto
 from services.mover.pushing import Push
 from services.mover.reservation import ReservationState
-from services.mover.seal import ANSWER_INDEX, SEAL_INDEX, Seal, pack_seal, unpack_seal
+from services.mover.seal import ANSWER_INDEX, SEAL_INDEX, Seal, SealFormat
 from services.mover.slots import SlotRole
 from services.mover.transfer import Verification
 from services.mover.transport.base import Transport
@@ -42,7 +42,6 @@ from worldline.rpc.channel import call
 from worldline.rpc.duplex import Duplex
 from worldline.rpc.push import PushCall
 from worldline.rpc.server import GrpcServer
-from worldline.state.codec import scalars_to_proto
 from worldline.state.segment_digests import SegmentDigests
 from worldline.ticket import SignedTicket
 from worldline.v1 import move_pb2, mover_pb2, mover_pb2_grpc
@@ -53,6 +52,7 @@ FACTORIES: dict[str, Callable[[], Transport]] = {
     "tcp": lambda: UcxTransport(lane=Lane.TCP),
 }
 LAYOUT = layout_of()
+SEAL_FORMAT = SealFormat.of(LAYOUT, verification_on=True)
 #: One slot each: the next move takes the one that this move has left.
 SIZES = {"slot_count": 1, "slot_bytes": 12 * MEBIBYTE}
 #: Nobody waits for more than its lease and this, on a machine with much else to do.
@@ -145,17 +145,17 @@ def instead_of(index: int, change: Callable[[memoryview], memoryview | None]) ->
 
 def resealed(view: memoryview, **changes: Any) -> memoryview:
     """Another seal that agrees with itself."""
-    seal = unpack_seal(view, verification_on=True)
+    seal = SEAL_FORMAT.unpack(view)
     digests = seal.digests
     assert digests is not None
     values = {"sent_bytes": seal.sent_bytes, "crcs": digests.crcs, "header": digests.header}
     values.update(changes)
     own = SegmentDigests(values["crcs"], values["header"])
-    return pack_seal(Seal(values["sent_bytes"], own))
+    return SEAL_FORMAT.pack(Seal(values["sent_bytes"], seal.frozen, own))
 
 
 def crcs_of(view: memoryview) -> Any:
-    seal = unpack_seal(view, verification_on=True)
+    seal = SEAL_FORMAT.unpack(view)
     assert seal.digests is not None
     return seal.digests.crcs
 
@@ -371,7 +371,7 @@ async def test_a_source_that_arms_and_says_nothing_more(wire: Wire, goes: bool) 
         reservation = wire.cluster.nodes["b"].runtime.reservations.get(reserved.reservation_id)
         assert reservation.state is ReservationState.GRANTED
         if goes:
-            go = mover_pb2.LandGo(block_index=17, scalars=scalars_to_proto(LAYOUT))
+            go = mover_pb2.LandGo()
             await stream.write(mover_pb2.LandRequest(go=go))
         async with within(0.4):
             with pytest.raises(DeadlineExceeded) as caught:
@@ -387,7 +387,7 @@ async def test_a_source_that_leaves_at_each_step_is_noticed_before_any_deadline(
         reserved = await wire.cluster.reserve(ticket, LAYOUT)
         async with raw_land(wire, ticket, reserved.reservation_id) as stream:
             if goes:
-                go = mover_pb2.LandGo(block_index=17, scalars=scalars_to_proto(LAYOUT))
+                go = mover_pb2.LandGo()
                 await stream.write(mover_pb2.LandRequest(go=go))
         await wire.cluster.nodes["b"].until_free(reserved.slot, SLACK_S)
     await wire.check_ended(reserved)

@@ -182,12 +182,12 @@ def test_push_orders_leave_choices_to_the_mover() -> None:
 
 def test_a_go_brings_exactly_the_scalars_of_the_layout() -> None:
     later = LAYOUT.with_scalars({"step": 77})
-    go = mover_pb2.LandGo(block_index=9, scalars=scalars_to_proto(later))
+    go = mover_pb2.PushGo(block_index=9, scalars=scalars_to_proto(later))
     frozen = frozen_from_proto(go, LAYOUT)
     assert (frozen.block_index, frozen.layout.scalar_values()) == (9, {"step": 77})
     for scalars in ([], [*go.scalars, *go.scalars]):
         with pytest.raises(InvalidInput) as caught:
-            frozen_from_proto(mover_pb2.LandGo(block_index=9, scalars=scalars), LAYOUT)
+            frozen_from_proto(mover_pb2.PushGo(block_index=9, scalars=scalars), LAYOUT)
         assert caught.value.field == "scalars"
 
 

@@ -29,7 +29,6 @@ from worldline.errors import (
 )
 from worldline.rpc.duplex import Duplex
 from worldline.rpc.push import PushCall
-from worldline.state.codec import scalars_to_proto
 from worldline.ticket import SignedTicket
 from worldline.v1 import mover_pb2
 
@@ -133,7 +132,7 @@ async def test_a_go_before_the_grant(memory_cluster: Cluster) -> None:
         busy(memory_cluster.nodes["b"], WireDirection.INTO),
         offered(memory_cluster, ticket, reserved.reservation_id) as stream,
     ):
-        go = mover_pb2.LandGo(block_index=17, scalars=scalars_to_proto(LAYOUT))
+        go = mover_pb2.LandGo()
         await stream.write(mover_pb2.LandRequest(go=go))
         with pytest.raises(Conflict) as caught:
             await stream.read()
