@@ -5,7 +5,6 @@ Equal, segment by segment, to what `worldline.state.digest.Digester` gives for t
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import weakref
 from collections import OrderedDict
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from worldline.cuda.crc64 import MATRIX_BYTES, ROW_BYTES, tables, units_of
 from worldline.cuda.devices import devices
 from worldline.cuda.event import Event
-from worldline.cuda.kernel import Kernel
+from worldline.cuda.kernel import Arguments, Kernel
 from worldline.cuda.memory import DeviceMemory
 from worldline.cuda.pinned import PinnedMemory
 from worldline.cuda.stream import Stream
@@ -37,8 +36,7 @@ CAPABILITY_MIN = (8, 0)
 _THREADS = 512
 #: Layouts of which tables are kept on a device; each costs about 20 bytes a segment.
 _REMEMBERED_COUNT = 8
-_U64, _U32 = ctypes.c_uint64, ctypes.c_uint32
-_ARGUMENT_TYPES = (_U64, _U64, _U64, _U32, _U32, _U64, _U64)
+_ARGUMENT_COUNT = 7
 
 
 class Run(Protocol):
@@ -78,6 +76,7 @@ class CudaDigester:
         self._leave = weakref.finalize(self, self._engine.take_back, self._desk)
         self._leave.atexit = False
         self._was_read = np.zeros(self._segments.granule_count, np.bool_)
+        self._engine.clear(self._desk, self._tables, range(self._segments.count))
 
     @property
     def granule_count(self) -> int:
@@ -109,12 +108,18 @@ class CudaDigester:
         size_bytes = int(segments.bounds[indices.stop]) - start_bytes
         if run.nbytes != size_bytes:
             raise InvalidInput(f"{run.nbytes} bytes for a run of {size_bytes}", field="run")
+        read = self._was_read[first_granule : first_granule + granule_count]
         if indices:
             if after is not None:
                 self._desk.stream.wait_for(after)
+            if read.any():
+                self._engine.clear(self._desk, self._tables, indices)
             origin = run.address - start_bytes
             self._engine.queue(self._desk, self._tables, origin, indices)
-        self._was_read[first_granule : first_granule + granule_count] = True
+        read[:] = True
+        if self._was_read.all():
+            # At once: whoever asks has been waiting for no more than this.
+            self._desk.copy_back(segments.count)
 
     @property
     def is_idle(self) -> bool:
@@ -135,7 +140,8 @@ class CudaDigester:
         if not self._was_read.all():
             granule = int(np.argmin(self._was_read))
             raise InvariantBroken(f"granule {granule} was never digested", granule=granule)
-        return self._desk.collect(self._segments.count, timeout_s)
+        self._desk.stream.wait(timeout_s)
+        return self._desk.copied_back(self._segments.count)
 
     def wait(self, timeout_s: float = 10.0) -> None:
         """Wait until nothing that is queued reads the slot any more.
@@ -166,10 +172,14 @@ class _Desk:
     stream: Stream
     crcs: DeviceMemory
     copied: PinnedMemory
+    arguments: Arguments
 
-    def collect(self, count: int, timeout_s: float) -> Uint64s:
+    def copy_back(self, count: int) -> None:
+        """Queue that the host has so many CRCs."""
         self.stream.copy(self.copied.address, self.crcs.address, 8 * count)
-        self.stream.wait(timeout_s)
+
+    def copied_back(self, count: int) -> Uint64s:
+        """What the host has; the stream must be idle."""
         return np.frombuffer(self.copied.view, np.uint64, count).copy()
 
 
@@ -230,34 +240,33 @@ class _Engine:
             stream=Stream(self._device_index),
             crcs=DeviceMemory(rounded_bytes, self._device_index),
             copied=PinnedMemory(rounded_bytes, self._device_index),
+            arguments=Arguments(_ARGUMENT_COUNT),
         )
 
     def take_back(self, desk: _Desk) -> None:
         """The desk of a digester that has closed; without a lock, for finalizers call it."""
         self._desks.append(desk)
 
+    def clear(self, desk: _Desk, known: _LayoutTables, indices: range) -> None:
+        """Queue that these segments begin anew: a kernel adds to what stands there."""
+        offset_bytes, size_bytes = 8 * indices.start, 8 * len(indices)
+        zeros = known.zeros.address + offset_bytes
+        desk.stream.copy(desk.crcs.address + offset_bytes, zeros, size_bytes)
+
     def queue(self, desk: _Desk, known: _LayoutTables, origin: int, indices: range) -> None:
-        """Digest segments of an extent that begins at this address; one launch."""
+        """Digest cleared segments of an extent that begins at this address; one launch."""
         memory, before = known.units.get(origin % ROW_BYTES) or self._units(known, origin)
         units = int(before[indices.stop]) - int(before[indices.start])
-        crcs = desk.crcs.address
-        offset_bytes, size_bytes = 8 * indices.start, 8 * len(indices)
-        desk.stream.copy(crcs + offset_bytes, known.zeros.address + offset_bytes, size_bytes)
-        self._kernel.launch(
-            desk.stream,
-            min(self._blocks_max, units),
-            _THREADS,
-            (
-                origin % (1 << 64),
-                known.bounds.address,
-                memory.address,
-                indices.start,
-                indices.stop,
-                self._constants.address,
-                crcs,
-            ),
-            _ARGUMENT_TYPES,
+        arguments = desk.arguments.set(
+            origin % (1 << 64),
+            known.bounds.address,
+            memory.address,
+            indices.start,
+            indices.stop,
+            self._constants.address,
+            desk.crcs.address,
         )
+        self._kernel.launch(desk.stream, min(self._blocks_max, units), _THREADS, arguments)
 
     def _units(
         self, known: _LayoutTables, origin: int

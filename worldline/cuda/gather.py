@@ -6,7 +6,6 @@ several times what the bytes cost.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from worldline.cuda.buffer import DeviceBuffer
 from worldline.cuda.devices import devices
-from worldline.cuda.kernel import Kernel
+from worldline.cuda.kernel import Arguments, Kernel
 from worldline.cuda.stream import Stream
 from worldline.cuda.table import upload
 from worldline.errors import InvalidInput
@@ -32,8 +31,6 @@ LEAF_DTYPE = np.dtype([("address", "<u8"), ("offset_bytes", "<u8"), ("size_bytes
 
 _THREADS = 256
 _BLOCKS_PER_MULTIPROCESSOR = 8
-_U64, _U32 = ctypes.c_uint64, ctypes.c_uint32
-_ARGUMENT_TYPES = (_U64, _U64, _U64, _U32, _U32)
 
 
 class Gather:
@@ -70,6 +67,7 @@ class Gather:
             _BLOCKS_PER_MULTIPROCESSOR * devices()[stream.device_index].multiprocessor_count,
         )
         self._kernel = Kernel("gather", stream.device_index)
+        self._arguments = Arguments(5)
         self._rows = upload(rows, stream)
         self._units = upload(units, stream)
 
@@ -108,10 +106,10 @@ class Gather:
         if slot.device_index != self._stream.device_index:
             raise InvalidInput(f"a slot on cuda:{slot.device_index}", field="slot")
         if self._blocks:
-            values = (slot.address, self._rows.address, self._units.address, self._count, scatter)
-            self._kernel.launch(
-                self._stream, self._blocks, _THREADS, [int(v) for v in values], _ARGUMENT_TYPES
+            arguments = self._arguments.set(
+                slot.address, self._rows.address, self._units.address, self._count, scatter
             )
+            self._kernel.launch(self._stream, self._blocks, _THREADS, arguments)
         if self._strided:
             self._copy_strided(slot, scatter=scatter)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -19,6 +18,26 @@ from worldline.cuda.stream import Stream
 from worldline.errors import InvalidInput, Unavailable
 
 _compiling = threading.Lock()
+
+
+class Arguments:
+    """What a kernel is launched with: integers and addresses, in the order of its parameters.
+
+    Kept from launch to launch, because making them costs more than the launch. Not for several
+    threads at once.
+    """
+
+    def __init__(self, count: int) -> None:
+        # A parameter of 32 bits is read from the low half: CUDA's hosts are little-endian.
+        self._values = (ctypes.c_uint64 * count)()
+        begins = ctypes.addressof(self._values)
+        self._pointers = (ctypes.c_void_p * count)(*(begins + 8 * index for index in range(count)))
+        self.address = ctypes.addressof(self._pointers)
+
+    def set(self, *values: int) -> Arguments:
+        """These values; as many as there are parameters."""
+        self._values[:] = list(values)
+        return self
 
 
 class Kernel:
@@ -53,15 +72,8 @@ class Kernel:
                     device_index,
                 )
 
-    def launch(
-        self,
-        stream: Stream,
-        blocks: int,
-        threads: int,
-        values: Sequence[int],
-        types: Sequence[type[ctypes._SimpleCData[int]]],
-    ) -> None:
-        """Queue one run; `values` are the arguments, integers and addresses, of these C types.
+    def launch(self, stream: Stream, blocks: int, threads: int, arguments: Arguments) -> None:
+        """Queue one run; the arguments may have others' values as soon as this returns.
 
         Raises:
             Unavailable: it cannot be queued, or the context was lost before.
@@ -74,7 +86,7 @@ class Kernel:
                 *(threads, 1, 1),
                 self._shared_bytes,
                 stream.handle,
-                (tuple(values), tuple(types)),
+                arguments.address,
                 0,
             )
 
