@@ -7,6 +7,7 @@ a domain value that exists is a domain value that holds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeVar
 
@@ -109,6 +110,47 @@ def identifier(text: str, field: str) -> str:
             f"{field} must be printable and without spaces, got {text!r}", field=field
         )
     return text
+
+
+# --- many at once --------------------------------------------------------------------------
+# Looked at together as long as nothing is wrong; then one by one, for the word on what it is.
+
+
+def identifiers(texts: Sequence[str], field: str) -> None:
+    """Each as `identifier`.
+
+    Raises:
+        InvalidInput: one is not.
+    """
+    together = "".join(texts)
+    longest = max(map(len, texts), default=0)
+    fine = all(texts) and together.isprintable() and " " not in together
+    if not fine or longest > IDENTIFIER_CHARS_MAX:
+        for text in texts:
+            identifier(text, field)
+
+
+def wholes(values: Sequence[int], field: str, *, at_most: int = BYTES_MAX) -> None:
+    """Each as `whole`.
+
+    Raises:
+        InvalidInput: one is not.
+    """
+    if {*map(type, values)} != {int} or min(values) < 0 or max(values) > at_most:
+        for value in values:
+            whole(value, field, at_most=at_most)
+
+
+def non_negatives(values: Sequence[float], field: str, *, at_most: float = math.inf) -> None:
+    """Each as `non_negative`.
+
+    Raises:
+        InvalidInput: one is not.
+    """
+    fine = {*map(type, values)} == {float} and all(map(math.isfinite, values))
+    if not fine or min(values) < 0 or max(values) > at_most:
+        for value in values:
+            non_negative(value, field, at_most=at_most)
 
 
 def enum_member(kind: type[EnumT], number: int, field: str) -> EnumT:

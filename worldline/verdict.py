@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from math import isfinite
 
 from worldline.errors import InvalidInput
 from worldline.fields import enum_member, finite, whole
@@ -64,10 +65,11 @@ class Verdict:
                 "an admitted verdict has nothing to retry", field="verdict.retry_after_ms"
             )
         # A copy in a stable order: the caller's mapping may change later, this value may not.
-        numbers = {
-            name: finite(self.numbers[name], f"verdict.numbers[{name}]")
-            for name in sorted(self.numbers)
-        }
+        numbers = dict(sorted(self.numbers.items()))
+        values = numbers.values()
+        if {*map(type, values)} != {float} or not all(map(isfinite, values)):
+            for name, value in numbers.items():
+                numbers[name] = finite(value, f"verdict.numbers[{name}]")
         object.__setattr__(self, "numbers", numbers)
 
     @classmethod

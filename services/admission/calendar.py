@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-from worldline.errors import InvariantBroken
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Interval:
+class Interval(NamedTuple):
     """From `begin_s` on, until `end_s`."""
 
     begin_s: float
@@ -30,50 +27,42 @@ class Interval:
         return Interval(begin_s, begin_s + self.length_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """What at most `capacity` moves use at once, and for when it is booked."""
+class Resource(NamedTuple):
+    """How many moves are booked on something shared, and when they use all of it."""
 
-    capacity: int
-    booked: Sequence[Interval]
+    booked: int
+    #: One after another: whoever wants it then as well has to wait.
+    full: Sequence[Interval]
 
-    def free(self, wanted: Interval) -> bool:
-        """Whether one more fits for the whole of that interval.
 
-        How many overlap changes upwards only where a booking begins, so that it is enough to look
-        at the wanted begin and at every begin inside.
-        """
-        if len(self.booked) < self.capacity:
-            return True
-        overlapping = [
-            one for one in self.booked if one.begin_s < wanted.end_s and one.end_s > wanted.begin_s
-        ]
-        if len(overlapping) < self.capacity:
-            return True
-        begins = [wanted.begin_s, *(one.begin_s for one in overlapping)]
-        return all(
-            sum(one.begin_s <= at_s < one.end_s for one in overlapping) < self.capacity
-            for at_s in begins
-            if at_s >= wanted.begin_s
-        )
+#: Nobody uses it.
+FREE = Resource(0, ())
+
+
+def resource(planned: Sequence[tuple[Interval, float]], capacity: int, now_s: float) -> Resource:
+    """What at most `capacity` moves use at once; `planned` as `settled` takes it."""
+    if len(planned) < capacity:
+        return Resource(len(planned), ())
+    booked = settled(planned, capacity, now_s)
+    return Resource(len(planned), booked if capacity == 1 else _full(booked, capacity))
 
 
 def earliest_begin_s(resources: Iterable[Resource], length_s: float, not_before_s: float) -> float:
     """The first moment from which every resource is free for that long.
 
-    A later begin than `not_before_s` is always an end of some booking: between ends nothing
-    becomes free.
+    A later one than `not_before_s` is always an end of some booking: between ends nothing becomes
+    free.
     """
-    crowded = [one for one in resources if len(one.booked) >= one.capacity]
-    if not crowded:
+    full = [interval for one in resources for interval in one.full]
+    if not full:
         return not_before_s
-    ends = {one.end_s for resource in crowded for one in resource.booked}
-    later = sorted(end_s for end_s in ends if end_s > not_before_s)
-    for begin_s in (not_before_s, *later):  # after the last of them everything is free
-        wanted = Interval(begin_s, begin_s + length_s)
-        if all(resource.free(wanted) for resource in crowded):
-            return begin_s
-    raise InvariantBroken("nothing is free after the last booking has ended")
+    begin_s = not_before_s
+    for taken_s, free_s in sorted(full):
+        if taken_s >= begin_s + length_s:
+            break
+        if free_s > begin_s:
+            begin_s = free_s
+    return begin_s
 
 
 def settled(
@@ -87,14 +76,29 @@ def settled(
     intervals: list[Interval] = []
     ends: list[float] = []
     for interval, limit_s in sorted(planned):
-        begin_s, end_s = interval.begin_s, interval.end_s
+        begin_s, end_s = interval
         if len(ends) >= capacity and begin_s < ends[0]:
-            begin_s, end_s = ends[0], ends[0] + interval.length_s
+            interval = interval.beginning(ends[0])
         elif end_s <= now_s:
-            end_s = max(now_s, min(now_s + (now_s - end_s), limit_s))
+            interval = Interval(begin_s, max(now_s, min(now_s + (now_s - end_s), limit_s)))
         if len(ends) >= capacity:
-            heapq.heapreplace(ends, end_s)
+            heapq.heapreplace(ends, interval.end_s)
         else:
-            heapq.heappush(ends, end_s)
-        intervals.append(Interval(begin_s, end_s))
+            heapq.heappush(ends, interval.end_s)
+        intervals.append(interval)
     return intervals
+
+
+def _full(booked: Iterable[Interval], capacity: int) -> list[Interval]:
+    """When at least `capacity` of those overlap."""
+    # An end before a begin at the same moment: one may begin as another ends.
+    changes = sorted(change for one in booked for change in ((one.begin_s, 1), (one.end_s, -1)))
+    full: list[Interval] = []
+    overlapping, since_s = 0, 0.0
+    for at_s, change in changes:
+        before, overlapping = overlapping, overlapping + change
+        if before < capacity <= overlapping:
+            since_s = at_s
+        elif overlapping < capacity <= before and since_s < at_s:
+            full.append(Interval(since_s, at_s))
+    return full

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from services.admission.device import decide_session
 from services.admission.holds import Hold, HoldBook
@@ -31,8 +32,7 @@ from worldline.ticket import MovePurpose, TicketClaims
 from worldline.verdict import RejectReason, Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class MoveAnswer:
+class MoveAnswer(NamedTuple):
     """A verdict, the receiver that it is about, and the claims to sign when it admits."""
 
     verdict: Verdict
@@ -40,8 +40,7 @@ class MoveAnswer:
     claims: TicketClaims | None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """What the end of a move changed: the hold it freed, and the path it taught, if any."""
 
     hold: Hold

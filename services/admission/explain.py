@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.admission.holds import HoldBook
 from services.admission.paths import age_ms
@@ -15,8 +15,7 @@ from worldline.ticket import MovePurpose
 from worldline.verdict import RejectReason
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What is known of a move and the receiver that the verdict is about.
 
     `wait_ms` is until its wire is free, `move_ms` what it is charged from then on; both 0 where

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
 
 from services.admission.calendar import Interval
 from services.admission.requests import MoveRequest, MoveTarget
@@ -22,8 +22,7 @@ from worldline.verdict import Verdict
 RETRY_MIN_MS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(NamedTuple):
     """A ticket in force.
 
     `wire` is when its move is planned to have the wire; `deadline_s` when the hold ends
@@ -50,14 +49,23 @@ class Hold:
         return self.wire.begin_s > now_s
 
 
+#: By whatever is kept: the holds that keep it, by ticket. Dicts for their insertion order: a set's
+#: order would leak into answers.
+_Index = dict[Hashable, dict[str, Hold]]
+
+
 class HoldBook:
     """Every hold in force, found by ticket, move, or by what it keeps."""
 
     def __init__(self) -> None:
         self._by_ticket: dict[str, Hold] = {}
         self._by_move: dict[str, str] = {}
-        # Dicts for their insertion order: a set's order would leak into answers.
-        self._index: dict[tuple[str, ...], dict[str, None]] = {}
+        self._into: _Index = {}
+        self._out_of: _Index = {}
+        self._between: _Index = {}
+        self._on_host: _Index = {}
+        self._on_slots: _Index = {}
+        self._of_client: _Index = {}
         #: (deadline, ticket); entries of holds that ended early are skipped when they surface.
         self._deadlines: list[tuple[float, str]] = []
 
@@ -73,32 +81,53 @@ class HoldBook:
         claims = hold.claims
         if claims.ticket_id in self._by_ticket or claims.move_id in self._by_move:
             raise InvariantBroken(f"move {claims.move_id} holds already")
-        self._by_ticket[claims.ticket_id] = hold
         self._by_move[claims.move_id] = claims.ticket_id
-        for key in _keys(hold):
-            self._index.setdefault(key, {})[claims.ticket_id] = None
+        self._put(hold)
         heapq.heappush(self._deadlines, (hold.deadline_s, claims.ticket_id))
 
     def replan(self, hold: Hold, begin_s: float) -> Hold:
         """Plan a hold's wire for another time; returns the hold as it is now."""
-        planned = replace(hold, wire=hold.wire.beginning(begin_s))
-        self._by_ticket[hold.claims.ticket_id] = planned
+        planned = hold._replace(wire=hold.wire.beginning(begin_s))
+        self._put(planned)
         return planned
+
+    def _put(self, hold: Hold) -> None:
+        ticket_id = hold.claims.ticket_id
+        self._by_ticket[ticket_id] = hold
+        for index, key in self._kept_by(hold):
+            held = index.get(key)
+            if held is None:
+                index[key] = {ticket_id: hold}
+            else:
+                held[ticket_id] = hold
 
     def end(self, hold: Hold) -> None:
         """Take a hold out of force."""
         ticket_id = hold.claims.ticket_id
         del self._by_ticket[ticket_id]
         del self._by_move[hold.claims.move_id]
-        for key in _keys(hold):
-            held = self._index[key]
+        for index, key in self._kept_by(hold):
+            held = index[key]
             del held[ticket_id]
             if not held:
-                del self._index[key]
+                del index[key]
         # Early ends leave their heap entry behind; rebuild before those are the majority.
         if len(self._deadlines) > 2 * len(self._by_ticket) + 64:
             self._deadlines = [(held.deadline_s, name) for name, held in self._by_ticket.items()]
             heapq.heapify(self._deadlines)
+
+    def _kept_by(self, hold: Hold) -> list[tuple[_Index, Hashable]]:
+        source, target = hold.claims.source_node_id, hold.target
+        kept: list[tuple[_Index, Hashable]] = [
+            (self._into, target.node_id),
+            (self._out_of, source),
+            (self._between, (source, target.node_id)),
+            (self._on_slots, (target.node_id, target.engine_id)),
+            (self._of_client, hold.client_id),
+        ]
+        if target.host_id and target.digest_rate_bytes_per_s > 0:
+            kept.append((self._on_host, target.host_id))
+        return kept
 
     def expire(self, now_s: float) -> list[Hold]:
         """End every hold whose deadline has come; returns them, earliest first."""
@@ -125,36 +154,36 @@ class HoldBook:
 
     def into(self, node_id: str) -> tuple[Hold, ...]:
         """Holds whose receiver is that node, oldest first."""
-        return self._of("into", node_id)
+        return _all(self._into.get(node_id))
 
     def out_of(self, node_id: str) -> tuple[Hold, ...]:
         """Holds whose sender is that node, oldest first."""
-        return self._of("out_of", node_id)
+        return _all(self._out_of.get(node_id))
 
     def between(self, source_node_id: str, target_node_id: str) -> tuple[Hold, ...]:
         """Holds of exactly that direction of that pair, oldest first."""
-        return self._of("between", source_node_id, target_node_id)
+        return _all(self._between.get((source_node_id, target_node_id)))
 
     def on_host(self, host_id: str) -> tuple[Hold, ...]:
         """Holds whose bytes that host's cores digest, oldest first."""
-        return self._of("host", host_id)
+        return _all(self._on_host.get(host_id))
 
     def on_slots(self, target: MoveTarget) -> int:
         """How many holds have a shadow slot of that receiver."""
-        return len(self._index.get(("slots", target.node_id, target.engine_id), ()))
+        return len(self._on_slots.get((target.node_id, target.engine_id), ()))
 
     def of_client(self, client_id: str) -> int:
         """How many holds one client has."""
-        return len(self._index.get(("client", client_id), ()))
+        return len(self._of_client.get(client_id, ()))
 
     def all(self) -> tuple[Hold, ...]:
         """Every hold, oldest first."""
         return tuple(self._by_ticket.values())
 
-    def _of(self, *key: str) -> tuple[Hold, ...]:
-        held = self._index.get(key)
-        # Most resources are idle most of the time.
-        return tuple([self._by_ticket[ticket_id] for ticket_id in held]) if held else ()
+
+def _all(held: dict[str, Hold] | None) -> tuple[Hold, ...]:
+    # Most resources are idle most of the time.
+    return tuple(held.values()) if held else ()
 
 
 def retry_after_ms(at_s: float, now_s: float) -> int:
@@ -168,17 +197,3 @@ def ended_s(holds: Iterable[Hold], now_s: float) -> float:
     return min(
         min(max(hold.wire.end_s, 2 * now_s - hold.wire.end_s), hold.deadline_s) for hold in holds
     )
-
-
-def _keys(hold: Hold) -> tuple[tuple[str, ...], ...]:
-    source, target = hold.claims.source_node_id, hold.target
-    keys: list[tuple[str, ...]] = [
-        ("into", target.node_id),
-        ("out_of", source),
-        ("between", source, target.node_id),
-        ("slots", target.node_id, target.engine_id),
-        ("client", hold.client_id),
-    ]
-    if target.host_id and target.digest_rate_bytes_per_s > 0:
-        keys.append(("host", target.host_id))
-    return tuple(keys)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.admission.suspicion import Suspicions
 from worldline.admissibility.bounds import DURATION_MS_MAX, RATE_BYTES_PER_S_MIN
-from worldline.admissibility.condition import PathCost
+from worldline.admissibility.condition import PathCost, t_migrate_ms
 from worldline.admissibility.estimate import Estimate
 from worldline.admissibility.path_rate import PathCharge, PathRate, TransferSample
 
@@ -29,15 +30,39 @@ class Record:
         return Record(self.ended + 1, self.corrupted + corrupted)
 
 
+class Charged(NamedTuple):
+    """What a move over a measured path is charged now, from the grant of the wire to its commit."""
+
+    path: PathRate
+    move_ms: float
+    rate_bytes_per_s: float
+    setup_ms: float
+
+    @property
+    def cost(self) -> PathCost:
+        """The same without the size of the move."""
+        return PathCost(self.rate_bytes_per_s, self.setup_ms)
+
+
+class _Known(NamedTuple):
+    """A path, and what it charges, made once for the many decisions that one sample is good for."""
+
+    path: PathRate
+    charge: PathCharge
+
+
+_NOWHERE: Mapping[str, _Known] = {}
+
+
 class PathBook:
     """Estimates by (source, target); bounded, the one heard of longest ago leaves first."""
 
     def __init__(self, paths_max: int) -> None:
         self._paths_max = paths_max
+        #: By source, since a move asks for many targets from one.
+        self._known: dict[str, dict[str, _Known]] = {}
         #: Oldest sample first.
-        self._paths: dict[Pair, PathRate] = {}
-        #: What each of them charges, for the many comparisons that one sample is good for.
-        self._charges: dict[Pair, PathCharge] = {}
+        self._order: dict[Pair, None] = {}
         self._suspicions = Suspicions(paths_max)
         #: What the last committed move's path is believed to take around its wire.
         self._usual_overhead: Estimate | None = None
@@ -45,42 +70,49 @@ class PathBook:
         self._records: dict[Pair, Record] = {}
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self._order)
 
     def get(self, source_node_id: str, target_node_id: str) -> PathRate | None:
         """The path's estimates, however old; None where nothing was ever measured."""
-        return self._paths.get((source_node_id, target_node_id))
+        known = self._known.get(source_node_id, _NOWHERE).get(target_node_id)
+        return None if known is None else known.path
 
-    def charged_ms(
-        self, pair: Pair, transfer_bytes: int, now_s: float, age_max_ms: float
-    ) -> float | None:
-        """What a move of that size is charged; None where the path is unmeasured or too old."""
-        path = self._paths.get(pair)
-        if path is None:
-            return None
-        staleness = age_ms(path, now_s) / age_max_ms
-        if staleness > 1:
-            return None
-        suspected = self.suspected(pair, now_s)
-        return suspected * self._charges[pair].move_ms(transfer_bytes, staleness)
+    def charged(
+        self,
+        source_node_id: str,
+        target_node_ids: Iterable[str],
+        state_bytes: int,
+        now_s: float,
+        age_max_ms: float,
+    ) -> dict[str, Charged]:
+        """What a move of that size is charged over each of the paths that was measured, and not too
+        long ago; by target.
 
-    def charged_cost(self, pair: Pair, now_s: float, age_max_ms: float) -> PathCost | None:
-        """The same as a cost: every part, as many times as it is suspected."""
-        path = self._paths.get(pair)
-        if path is None or age_ms(path, now_s) > age_max_ms:
-            return None
-        cost = path.charged_cost_at(age_ms(path, now_s), age_max_ms)
-        suspected = self.suspected(pair, now_s)
-        if suspected == 1.0:
-            return cost
-        return PathCost(
-            rate_bytes_per_s=max(cost.rate_bytes_per_s / suspected, RATE_BYTES_PER_S_MIN),
-            setup_ms=min(cost.setup_ms * suspected, DURATION_MS_MAX),
-        )
+        Every part at its mean plus deviations, which widen with age, and as many times as the path
+        is suspected.
+        """
+        found: dict[str, Charged] = {}
+        known = self._known.get(source_node_id, _NOWHERE)
+        for target in target_node_ids:
+            one = known.get(target)
+            if one is None:
+                continue
+            path, charge = one
+            staleness = age_ms(path, now_s) / age_max_ms
+            if staleness > 1:
+                continue
+            rate, setup_ms = charge.at(staleness)
+            suspected = self._suspicions.ratio((source_node_id, target), path.updated_at_s, now_s)
+            if suspected > 1.0:
+                rate = max(rate / suspected, RATE_BYTES_PER_S_MIN)
+                setup_ms = min(setup_ms * suspected, DURATION_MS_MAX)
+            move_ms = t_migrate_ms(state_bytes, rate, setup_ms)
+            found[target] = Charged(path, move_ms, rate, setup_ms)
+        return found
 
     def suspected(self, pair: Pair, now_s: float) -> float:
         """How many times as much is charged, because another path of one of its nodes surprised."""
-        path = self._paths.get(pair)
+        path = self.get(*pair)
         return 1.0 if path is None else self._suspicions.ratio(pair, path.updated_at_s, now_s)
 
     def teach(
@@ -91,7 +123,7 @@ class PathBook:
         Estimates that nothing confirmed for `age_max_ms` are forgotten first: smoothing a new
         measurement into them would keep a seventh-eighths share of what is no longer so.
         """
-        known = self._paths.pop(pair, None)
+        known = self.get(*pair)
         if known is not None and age_ms(known, now_s) <= age_max_ms:
             path = known.updated(sample, now_s)
             self._suspicions.learn(pair, known, path)
@@ -101,12 +133,19 @@ class PathBook:
             path = PathRate.first(sample, now_s, usual or self._usual_overhead)
         if sample.frozen_ms > 0:
             self._usual_overhead = path.overhead
-        self._paths[pair] = path
-        self._charges[pair] = path.charge
-        if len(self._paths) > self._paths_max:
-            forgotten = next(iter(self._paths))
-            del self._paths[forgotten], self._charges[forgotten]
+        self._keep(pair, path)
         return path
+
+    def _keep(self, pair: Pair, path: PathRate) -> None:
+        source, target = pair
+        self._known.setdefault(source, {})[target] = _Known(path, path.charge)
+        self._order.pop(pair, None)
+        self._order[pair] = None
+        if len(self._order) > self._paths_max:
+            source, target = next(iter(self._order))
+            del self._order[source, target], self._known[source][target]
+            if not self._known[source]:
+                del self._known[source]
 
     def note(self, pair: Pair, *, corrupted: bool) -> None:
         """Count one move that ended."""
@@ -123,7 +162,8 @@ class PathBook:
 
     def sorted(self) -> Iterator[tuple[Pair, PathRate]]:
         """Every path in the order of its names."""
-        yield from sorted(self._paths.items())
+        for source, target in sorted(self._order):
+            yield (source, target), self._known[source][target].path
 
 
 def age_ms(path: PathRate, now_s: float) -> float:

@@ -7,17 +7,16 @@ were not there: bulk gives way, and is planned again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from services.admission.calendar import Interval, Resource, earliest_begin_s, settled
+from services.admission.calendar import FREE, Interval, Resource, earliest_begin_s, resource
 from services.admission.holds import Hold, HoldBook
 from services.admission.policy import Policy
 from services.admission.requests import MoveTarget
 from worldline.verdict import RejectReason
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(NamedTuple):
     """What is to be planned: the wire to one receiver, for `length_s`.
 
     `rate_bytes_per_s` is what its bytes arrive, and so must be digested, at.
@@ -78,19 +77,19 @@ class Needs:
 
     def _booked(self, held: Sequence[Hold], capacity: int) -> Resource:
         if not held:
-            return Resource(capacity, ())
-        counted = [
+            return FREE
+        planned = [
             (one.wire, one.deadline_s)
             for one in held
             if one.claims.ticket_id != self._but
             and (self._bulk or not _gives_way(one, self._now_s))
         ]
-        return Resource(capacity, settled(counted, capacity, self._now_s))
+        return resource(planned, capacity, self._now_s)
 
 
 def plan_wire(wanted: list[Named], length_s: float, now_s: float) -> Interval:
     """The first interval of that length in which all of them are free, from now on."""
-    begin_s = earliest_begin_s((resource for _, resource in wanted), length_s, now_s)
+    begin_s = earliest_begin_s([each for _, each in wanted], length_s, now_s)
     return Interval(begin_s, begin_s + length_s)
 
 
@@ -98,10 +97,10 @@ def in_the_way(
     wanted: list[Named], length_s: float, now_s: float, latest_begin_s: float
 ) -> RejectReason:
     """Which of them alone makes the move too late; the first where only all together do."""
-    for reason, resource in wanted:
-        if earliest_begin_s((resource,), length_s, now_s) > latest_begin_s:
+    for reason, each in wanted:
+        if earliest_begin_s((each,), length_s, now_s) > latest_begin_s:
             return reason
-    return next(reason for reason, resource in wanted if resource.booked)
+    return next(reason for reason, each in wanted if each.booked)
 
 
 def _gives_way(hold: Hold, now_s: float) -> bool:

@@ -6,9 +6,8 @@ and everybody else's only earlier. The movers' wire queues do the same with the 
 
 from __future__ import annotations
 
-from services.admission.calendar import earliest_begin_s
 from services.admission.holds import Hold, HoldBook
-from services.admission.plan import Needs, Wish
+from services.admission.plan import Needs, Wish, plan_wire
 from services.admission.policy import Policy
 
 
@@ -55,5 +54,4 @@ def _begin_s(hold: Hold, holds: HoldBook, policy: Policy, now_s: float) -> float
     wish = Wish(hold.target, hold.wire.length_s, hold.rate_bytes_per_s)
     source, ticket_id = claims.source_node_id, claims.ticket_id
     needs = Needs(source, holds, policy, now_s, bulk=claims.bulk, but=ticket_id)
-    wanted = needs.of(wish)
-    return earliest_begin_s((resource for _, resource in wanted), hold.wire.length_s, now_s)
+    return plan_wire(needs.of(wish), wish.length_s, now_s).begin_s

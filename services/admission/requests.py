@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from worldline.admissibility.bounds import (
     DURATION_MS_MAX,
@@ -14,7 +16,7 @@ from worldline.admissibility.bounds import (
 from worldline.admissibility.path_rate import TransferSample
 from worldline.contract import BULK_CLASSES, Contract
 from worldline.errors import IntegrityError, InvalidInput
-from worldline.fields import identifier, non_negative, whole
+from worldline.fields import identifier, identifiers, non_negative, non_negatives, whole, wholes
 from worldline.ticket import TOPOLOGY_HASH_BYTES_MAX, MovePurpose
 
 #: Above any device; keeps quanta and periods in a range where their products stay finite.
@@ -73,16 +75,12 @@ class SessionRequest:
         check_state_bytes(self.state_bytes, "state_bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class MoveTarget:
-    """One receiver that would do.
+class MoveTarget(NamedTuple):
+    """One receiver that would do; checked by what it is part of (`check_targets`).
 
     `slots_free` counts before the moves that admission has under way. `digest_rate_bytes_per_s` is
     what the cores of `host_id` digest of all its wires together; 0 where they need not, or where
     that is unknown. Without a host the node is one of its own.
-
-    Raises:
-        InvalidInput: a value out of range; `field` is `targets.<name>`.
     """
 
     node_id: str
@@ -91,17 +89,21 @@ class MoveTarget:
     slots_free: int = 1
     digest_rate_bytes_per_s: float = 0.0
 
-    def __post_init__(self) -> None:
-        identifier(self.node_id, "targets.node_id")
-        for name in ("engine_id", "host_id"):
-            if getattr(self, name):
-                identifier(getattr(self, name), f"targets.{name}")
-        whole(self.slots_free, "targets.slots_free", at_most=SLOTS_MAX)
-        non_negative(
-            self.digest_rate_bytes_per_s,
-            "targets.digest_rate_bytes_per_s",
-            at_most=RATE_BYTES_PER_S_MAX,
-        )
+
+def check_targets(targets: Sequence[MoveTarget]) -> None:
+    """Receivers as admission can reckon with.
+
+    Raises:
+        InvalidInput: a value out of range; `field` is `targets.<name>`.
+    """
+    if targets:
+        node_ids, engine_ids, host_ids, slots_free, rates = zip(*targets, strict=True)
+        identifiers(node_ids, "targets.node_id")
+        identifiers([*filter(None, engine_ids)], "targets.engine_id")
+        identifiers([*filter(None, host_ids)], "targets.host_id")
+        wholes(slots_free, "targets.slots_free", at_most=SLOTS_MAX)
+        name = "targets.digest_rate_bytes_per_s"
+        non_negatives(rates, name, at_most=RATE_BYTES_PER_S_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,8 @@ class MoveRequest:
                 f"targets must name 1 to {most} receivers, got {len(self.targets)}",
                 field="targets",
             )
-        if any(target.node_id == self.source_node_id for target in self.targets):
+        check_targets(self.targets)
+        if self.source_node_id in [target.node_id for target in self.targets]:
             raise InvalidInput(
                 f"node {self.source_node_id} cannot move a session to itself",
                 reason="MOVE_TO_ITSELF",
@@ -234,6 +237,7 @@ class RunningMove:
             identifier(getattr(self, name), f"moves.{name}")
         if self.session_id:
             identifier(self.session_id, "moves.session_id")
+        check_targets((self.target,))
         whole(self.epoch, "moves.epoch")
         check_state_bytes(self.extent_bytes, "moves.extent_bytes")
         whole(self.remaining_ms, "moves.remaining_ms", at_least=1, at_most=REMAINING_MS_MAX)

@@ -8,7 +8,7 @@ node with it, until each has been measured again; a reject that only this causes
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from worldline.admissibility.estimate import DOUBT_SHARE
 from worldline.admissibility.path_rate import PathRate
@@ -21,8 +21,7 @@ RATIO_MAX = 1.0 + DOUBT_SHARE
 _End = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Suspected:
+class _Suspected(NamedTuple):
     ratio: float
     at_s: float
 
@@ -51,17 +50,17 @@ class Suspicions:
 
     def ratio(self, pair: tuple[str, str], measured_s: float, now_s: float) -> float:
         """How many times what is believed to charge for a path that was last measured then."""
-        if not self._suspected:
-            return 1.0
-        found = (self._suspected.get(end) for end in _ends(pair))
-        return max(
-            (
-                one.ratio
-                for one in found
-                if one is not None and one.at_s > measured_s and now_s - one.at_s < SUSPICION_S
-            ),
-            default=1.0,
-        )
+        found = 1.0
+        for end in _ends(pair):
+            one = self._suspected.get(end)
+            if (
+                one is not None
+                and one.ratio > found
+                and one.at_s > measured_s
+                and now_s - one.at_s < SUSPICION_S
+            ):
+                found = one.ratio
+        return found
 
 
 def surprise(before: PathRate, after: PathRate) -> float:

@@ -8,6 +8,7 @@ that generation keeps dirtying); either can hold without the other. A frozen sou
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from worldline.admissibility.bounds import (
     check_dirty_rate,
@@ -39,6 +40,11 @@ class Transfer:
     def required_rate_bytes_per_s(self) -> float:
         """S/H + D, the least bandwidth that passes the second clause."""
         return self.state_bytes / (self.horizon_ms / 1e3) + self.dirty_rate_bytes_per_s
+
+    def admissible(self, rate_bytes_per_s: float, setup_ms: float) -> bool:
+        """Condition (1) on a cost of these parts, which are in range: both clauses."""
+        in_time = t_migrate_ms(self.state_bytes, rate_bytes_per_s, setup_ms) < self.horizon_ms
+        return in_time and rate_bytes_per_s >= self.required_rate_bytes_per_s
 
     @property
     def frozen(self) -> Transfer:
@@ -74,7 +80,7 @@ class PathCost:
             InvalidInput: a size out of range.
         """
         check_state_bytes(state_bytes, "state_bytes")
-        return self.setup_ms + state_bytes / self.rate_bytes_per_s * 1e3
+        return t_migrate_ms(state_bytes, self.rate_bytes_per_s, self.setup_ms)
 
     def l_star_ms(self, transfer: Transfer) -> float | None:
         """L* = S/(B - D), the least horizon that passes the second clause (equation 2).
@@ -87,8 +93,7 @@ class PathCost:
         return transfer.state_bytes / net_bytes_per_s * 1e3
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """Condition (1) read on one transfer and one path.
 
     `in_time` is the first clause, strict as printed; `outruns_dirtying` the second, not strict.
@@ -115,12 +120,12 @@ class Condition:
     @property
     def frozen(self) -> Condition:
         """The same path with the source frozen, where generation dirties nothing."""
-        return replace(self, transfer=self.transfer.frozen)
+        return self._replace(transfer=self.transfer.frozen)
 
     @property
     def admissible(self) -> bool:
         """Both clauses."""
-        return self.in_time and self.outruns_dirtying
+        return self.transfer.admissible(self.path.rate_bytes_per_s, self.path.setup_ms)
 
     def numbers(self) -> dict[str, float]:
         """Every quantity of the condition, with its unit last.
@@ -140,3 +145,8 @@ class Condition:
         if l_star_ms is not None:
             numbers["l_star_ms"] = l_star_ms
         return numbers
+
+
+def t_migrate_ms(state_bytes: int, rate_bytes_per_s: float, setup_ms: float) -> float:
+    """T_migrate(S) of numbers that were checked before, for whoever compares many paths."""
+    return setup_ms + state_bytes / rate_bytes_per_s * 1e3

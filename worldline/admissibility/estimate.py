@@ -21,6 +21,7 @@ that is too low misses a deadline:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from worldline.fields import non_negative, whole
 
@@ -47,16 +48,14 @@ SAMPLES_SETTLED = round(1 / MEAN_GAIN)
 SAMPLE_MAX = 1e300
 
 
-@dataclass(frozen=True, slots=True)
-class Outlier:
+class Outlier(NamedTuple):
     """The last sample, where it lay beyond what was expected; `charged` while nobody knows why."""
 
     sample: float
     charged: float
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(NamedTuple):
     """What is charged: `new` at once, `aging` more when it is oldest, `least` always."""
 
     new: float
@@ -207,12 +206,3 @@ def updated(estimate: Estimate | None, sample: float, part_of: float = 0.0) -> E
 def mean_of(estimate: Estimate | None) -> float:
     """The mean; 0 while nothing was measured."""
     return 0.0 if estimate is None else estimate.mean
-
-
-def charged_of(estimate: Estimate | None, staleness: float = 0.0) -> float:
-    """The charged value; 0 while nothing was measured.
-
-    Raises:
-        InvalidInput: `staleness` not between 0 and 1.
-    """
-    return 0.0 if estimate is None else estimate.charged_at(staleness)

@@ -17,19 +17,19 @@ Nothing here was advertised: without a completed transfer there is no estimate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from worldline.admissibility.bounds import (
     DURATION_MS_MAX,
     RATE_BYTES_PER_S_MAX,
     RATE_BYTES_PER_S_MIN,
 )
-from worldline.admissibility.condition import PathCost
+from worldline.admissibility.condition import PathCost, t_migrate_ms
 from worldline.admissibility.estimate import (
     NO_CHARGE,
     Charge,
     Estimate,
-    charged_of,
     mean_of,
     updated,
 )
@@ -66,8 +66,7 @@ class TransferSample:
         non_negative(self.frozen_ms, "frozen_ms", at_most=DURATION_MS_MAX)
 
 
-@dataclass(frozen=True, slots=True)
-class PathRate:
+class PathRate(NamedTuple):
     """Estimates of one path; `PathRate.first` begins, `updated` goes on.
 
     `pace` is in milliseconds a byte. While `pace_from_small` only small transfers were seen: their
@@ -112,15 +111,18 @@ class PathRate:
         Raises:
             InvalidInput: `now_s` is no number.
         """
-        taught = (
+        pace, wire_setup = (
             self._with_setup(sample) if self._teaches_setup(sample) else self._with_pace(sample)
         )
+        small = sample.wire_bytes <= SMALL_BYTES_MAX
         least_ms = self.setup_least_ms
-        if sample.wire_bytes <= SMALL_BYTES_MAX:
+        if small:
             least_ms = min(least_ms or sample.transfer_ms, sample.transfer_ms)
-        part_of_ms = self.mean_cost.t_migrate_ms(sample.wire_bytes)
-        return replace(
-            taught,
+        part_of_ms = self.expected_move_ms(sample.wire_bytes)
+        return PathRate(
+            pace=pace,
+            pace_from_small=self.pace_from_small and small,
+            wire_setup=wire_setup,
             overhead=_with_overhead(self.overhead, sample, part_of_ms),
             samples=self.samples + 1,
             updated_at_s=finite(now_s, "now_s"),
@@ -136,23 +138,20 @@ class PathRate:
             return False
         return self.wire_setup.spread > sample.wire_bytes * self.pace.spread
 
-    def _with_setup(self, sample: TransferSample) -> PathRate:
+    def _with_setup(self, sample: TransferSample) -> tuple[Estimate, Estimate | None]:
         if self.pace_from_small:
-            pace_sample = _pace_ms_per_byte(sample, 0.0)
-            return replace(
-                self,
-                pace=self.pace.updated(pace_sample),
-                wire_setup=updated(self.wire_setup, sample.transfer_ms),
-            )
+            pace = self.pace.updated(_pace_ms_per_byte(sample, 0.0))
+            return pace, updated(self.wire_setup, sample.transfer_ms)
         setup_ms = max(0.0, sample.transfer_ms - sample.wire_bytes * self.pace.mean)
         part_of_ms = self.expected_transfer_ms(sample.wire_bytes)
-        return replace(self, wire_setup=updated(self.wire_setup, setup_ms, part_of_ms))
+        return self.pace, updated(self.wire_setup, setup_ms, part_of_ms)
 
-    def _with_pace(self, sample: TransferSample) -> PathRate:
+    def _with_pace(self, sample: TransferSample) -> tuple[Estimate, Estimate | None]:
         pace_sample = _pace_ms_per_byte(sample, self._sure_setup_ms)
-        if self.pace_from_small:
-            return replace(self, pace=Estimate.first(pace_sample), pace_from_small=False)
-        return replace(self, pace=self.pace.updated(pace_sample))
+        pace = (
+            Estimate.first(pace_sample) if self.pace_from_small else self.pace.updated(pace_sample)
+        )
+        return pace, self.wire_setup
 
     @property
     def _sure_setup_ms(self) -> float:
@@ -191,15 +190,16 @@ class PathRate:
         )
 
     def _charged(self, staleness: float) -> PathCost:
-        return _cost(
-            self.pace.charged_at(staleness),
-            charged_of(self.wire_setup, staleness) + charged_of(self.overhead, staleness),
-        )
+        return PathCost(*self.charge.at(staleness))
 
     @property
     def mean_cost(self) -> PathCost:
         """What a move is expected to cost."""
-        return _cost(self.pace.mean, mean_of(self.wire_setup) + mean_of(self.overhead))
+        return PathCost(self.mean_rate_bytes_per_s, self._mean_setup_ms)
+
+    @property
+    def _mean_setup_ms(self) -> float:
+        return min(mean_of(self.wire_setup) + mean_of(self.overhead), DURATION_MS_MAX)
 
     @property
     def mean_rate_bytes_per_s(self) -> float:
@@ -224,20 +224,23 @@ class PathRate:
         """Expected time on the wire and in verification, without the work around it."""
         return mean_of(self.wire_setup) + transfer_bytes * self.pace.mean
 
+    def expected_move_ms(self, transfer_bytes: int) -> float:
+        """T_migrate of `mean_cost`."""
+        return t_migrate_ms(transfer_bytes, self.mean_rate_bytes_per_s, self._mean_setup_ms)
 
-@dataclass(frozen=True, slots=True)
-class PathCharge:
+
+class PathCharge(NamedTuple):
     """What moves over one path are charged, part by part."""
 
     pace: Charge
     wire_setup: Charge
     overhead: Charge
 
-    def move_ms(self, transfer_bytes: int, staleness: float) -> float:
-        """T_migrate of `charged_cost_at`, to the last bit, for whoever compares many paths."""
-        setup_ms = self.wire_setup.at(staleness) + self.overhead.at(staleness)
-        rate = _rate(self.pace.at(staleness))
-        return min(setup_ms, DURATION_MS_MAX) + transfer_bytes / rate * 1e3
+    def at(self, staleness: float) -> tuple[float, float]:
+        """Rate in bytes a second and set-up in milliseconds, at that staleness. Not checked."""
+        pace, wire_setup, overhead = self
+        setup_ms = wire_setup.at(staleness) + overhead.at(staleness)
+        return _rate(pace.at(staleness)), min(setup_ms, DURATION_MS_MAX)
 
 
 def _with_overhead(
@@ -256,9 +259,3 @@ def _pace_ms_per_byte(sample: TransferSample, setup_ms: float) -> float:
 
 def _rate(pace_ms_per_byte: float) -> float:
     return min(max(1e3 / pace_ms_per_byte, RATE_BYTES_PER_S_MIN), RATE_BYTES_PER_S_MAX)
-
-
-def _cost(pace_ms_per_byte: float, setup_ms: float) -> PathCost:
-    return PathCost(
-        rate_bytes_per_s=_rate(pace_ms_per_byte), setup_ms=min(setup_ms, DURATION_MS_MAX)
-    )

@@ -41,7 +41,7 @@ def session(**changes: Any) -> SessionRequest:
 
 def receiver(node_id: str, **changes: Any) -> MoveTarget:
     """A receiver with room for whatever a test moves there."""
-    return dataclasses.replace(MoveTarget(node_id, f"engine-{node_id}", slots_free=100), **changes)
+    return MoveTarget(node_id, f"engine-{node_id}", slots_free=100)._replace(**changes)
 
 
 def move(number: int = 1, source: str = "a", *targets: str, **changes: Any) -> MoveRequest:

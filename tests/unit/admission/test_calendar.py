@@ -2,46 +2,76 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import NamedTuple
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.admission.calendar import Interval, Resource, earliest_begin_s, settled
+from services.admission.calendar import FREE, Interval, earliest_begin_s, resource, settled
 
 # Whole seconds: every change happens at a whole one, so that looking at those is exact.
 moments = st.integers(0, 20)
 lengths = st.integers(1, 6)
 intervals = st.builds(lambda at, length: Interval(float(at), float(at + length)), moments, lengths)
-resources = st.builds(Resource, st.integers(1, 3), st.lists(intervals, max_size=6))
+#: Long enough ahead of every interval that none is late.
+EARLY_S = -1.0
 
 
-def _used(resource: Resource, at_s: float) -> int:
-    return sum(one.begin_s <= at_s < one.end_s for one in resource.booked)
+class _Booked(NamedTuple):
+    capacity: int
+    planned: list[tuple[Interval, float]]
+
+    @property
+    def settled(self) -> list[Interval]:
+        return settled(self.planned, self.capacity, EARLY_S)
 
 
-def _fits(resource: Resource, begin_s: float, length_s: float) -> bool:
+bookings = st.builds(
+    _Booked, st.integers(1, 3), st.lists(st.tuples(intervals, st.just(99.0)), max_size=6)
+)
+
+
+def _fits(one: _Booked, begin_s: float, length_s: float) -> bool:
+    booked = one.settled
     return all(
-        _used(resource, begin_s + offset) < resource.capacity for offset in range(int(length_s))
+        sum(each.begin_s <= begin_s + offset < each.end_s for each in booked) < one.capacity
+        for offset in range(int(length_s))
     )
 
 
-@given(resources, intervals)
-def test_free_is_what_every_moment_says(resource: Resource, wanted: Interval) -> None:
-    assert resource.free(wanted) == _fits(resource, wanted.begin_s, wanted.length_s)
-
-
-@given(st.lists(resources, max_size=3), lengths, moments)
+@given(st.lists(bookings, max_size=3), lengths, moments)
 def test_the_earliest_begin_is_the_first_that_fits(
-    wanted: list[Resource], length: int, not_before: int
+    wanted: list[_Booked], length: int, not_before: int
 ) -> None:
-    found_s = earliest_begin_s(wanted, float(length), float(not_before))
+    resources = [resource(one.planned, one.capacity, EARLY_S) for one in wanted]
+    found_s = earliest_begin_s(resources, float(length), float(not_before))
     expected = next(
-        at for at in range(not_before, 60) if all(_fits(one, at, length) for one in wanted)
+        at for at in range(not_before, 90) if all(_fits(one, at, length) for one in wanted)
     )
     assert found_s == expected
 
 
+@given(bookings)
+def test_a_resource_is_full_exactly_when_one_more_does_not_fit(one: _Booked) -> None:
+    found = resource(one.planned, one.capacity, EARLY_S)
+    assert found.booked == len(one.planned)
+    for at in range(90):
+        full = any(each.begin_s <= at < each.end_s for each in found.full)
+        assert full is not _fits(one, float(at), 1.0)
+    assert all(before.end_s <= after.begin_s for before, after in pairwise(found.full))
+
+
 def test_one_may_begin_as_another_ends() -> None:
-    assert Resource(1, (Interval(0.0, 1.0),)).free(Interval(1.0, 2.0))
+    first = resource([(Interval(0.0, 1.0), 9.0)], 1, EARLY_S)
+    assert earliest_begin_s([first], 1.0, 1.0) == 1.0
+    assert earliest_begin_s([first], 1.0, -1.0) == -1.0
+    assert earliest_begin_s([first], 1.0, -0.5) == 1.0
+
+
+def test_what_nobody_uses_is_free_at_once() -> None:
+    assert earliest_begin_s([FREE, FREE], 5.0, 3.0) == 3.0
+    assert resource([(Interval(0.0, 1.0), 9.0)], 2, EARLY_S).full == ()
 
 
 def test_a_late_move_is_expected_as_late_again_up_to_its_limit() -> None:

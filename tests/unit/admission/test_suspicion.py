@@ -21,9 +21,7 @@ def _slow(times: float) -> TransferSample:
 
 
 def _charged_ms(admission: Admission, source: str, target: str, now_s: float = 1.0) -> float:
-    charged = admission.paths.charged_ms((source, target), STATE_BYTES, now_s, 1e9)
-    assert charged is not None
-    return charged
+    return admission.paths.charged(source, [target], STATE_BYTES, now_s, 1e9)[target].move_ms
 
 
 def test_a_surprise_is_charged_to_the_paths_of_both_its_nodes() -> None:
@@ -80,12 +78,13 @@ def test_a_reject_for_a_suspicion_asks_for_a_probe_and_a_probe_settles_it() -> N
     assert admission.admit_move(tight, "t1", 2.0).verdict.admitted
 
 
-def test_the_cost_and_the_charge_are_the_same_number() -> None:
+def test_the_charge_is_that_of_its_parts() -> None:
     admission = measured(*PAIRS)
     admission.paths.teach(("a", "b"), _slow(1.3), 1.0, 1e9)
-    cost = admission.paths.charged_cost(("a", "c"), 1.0, 1e9)
-    assert cost is not None
-    assert cost.t_migrate_ms(STATE_BYTES) == pytest.approx(_charged_ms(admission, "a", "c"))
+    charged = admission.paths.charged("a", ["b", "c"], STATE_BYTES, 1.0, 1e9)
+    assert list(charged) == ["b", "c"]
+    for one in charged.values():
+        assert one.cost.t_migrate_ms(STATE_BYTES) == one.move_ms
 
 
 def test_a_change_that_is_believed_is_a_surprise_too() -> None:
