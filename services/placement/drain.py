@@ -49,6 +49,10 @@ from worldline.admissibility.bulk.plan import BulkPlan
 from worldline.admissibility.bulk.starts import UnderWay, WaitReason, decide_starts
 from worldline.errors import InvariantBroken
 
+#: How long a lost session is waited for: an engine that was only silent, or that placement has not
+#: heard of yet after a restart, has its worlds back with its next renewal.
+LOST_WAIT_S = 30.0
+
 GAVE_WAY = Why("GAVE_WAY", "an interactive move wants one of its nodes; it is asked for again")
 OVERDUE = Why("DRAIN_DEADLINE", "its turn did not come before the drain's deadline")
 UNDRAINED = Why("UNDRAINED", "its node is drained no more")
@@ -93,6 +97,8 @@ class Drain:
         self._rounds = DrainRounds()
         self._residents: tuple[Resident, ...] = ()
         self._waits: dict[str, WaitReason] = {}
+        #: Since when sessions are lost, as far as this drain has seen.
+        self._lost_since: dict[str, float] = {}
 
     # --- for others ---
 
@@ -121,7 +127,9 @@ class Drain:
     def wake_s(self, now: float) -> float:
         """When time alone changes something; infinite where it does not."""
         ends = (at_s for at_s in self._deadlines_s.values() if at_s > now)
-        return min((self._attempts.wake_s(now), *ends))
+        given_up = (since_s + LOST_WAIT_S for since_s in self._lost_since.values())
+        patience = (at_s for at_s in given_up if at_s > now)
+        return min((self._attempts.wake_s(now), *ends, *patience))
 
     def left(self, node_id: str, now: float) -> tuple[Left, ...]:
         """The sessions that were on that node at the last look, by name."""
@@ -186,6 +194,11 @@ class Drain:
 
     def _look(self, view: View, now: float) -> Decision:
         self._residents = view.residents
+        self._lost_since = {
+            one.session_id: self._lost_since.get(one.session_id, now)
+            for one in view.residents
+            if one.state is SessionState.LOST
+        }
         self._attempts.keep_only({one.session_id for one in view.residents} | set(self._flights))
         actions: list[Action] = [*self._overdue(now), *self._give_way(view)]
         askable = {one.session_id: one for one in view.residents if self._askable(one, now)}
@@ -252,14 +265,16 @@ class Drain:
                 continue
             here = [one for one in view.residents if one.node_id == node_id]
             arriving = node_id in view.arriving_node_ids
-            settled = not arriving and all(self._stays(one) for one in here)
+            settled = not arriving and all(self._stays(one, now) for one in here)
             if settled or now >= deadline_s:
                 del self._deadlines_s[node_id]
                 done = not here and not arriving
                 yield Conclude(node_id, DrainState.DRAINED if done else DrainState.INCOMPLETE)
 
-    def _stays(self, one: Resident) -> bool:
+    def _stays(self, one: Resident, now: float) -> bool:
         """Whether nothing that a drain could wait for will move it."""
+        if one.state is SessionState.LOST:
+            return now >= self._lost_since[one.session_id] + LOST_WAIT_S
         if one.state is not SessionState.LIVE:
             return one.state in _STAYS
         if self._attempts.seats(one):
