@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from services.placement.device import Nearness, Place, nearness
@@ -28,8 +29,7 @@ TARGETS_MAX = 16
 REFUSALS_SHOWN_MAX = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One engine of the fleet as the directory and the leases have it now."""
 
     engine_id: str
@@ -52,8 +52,7 @@ class Candidate:
     cordoned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MoveWish:
+class MoveWish(NamedTuple):
     """What a move asks of its target. `node_id` empty: any node but the source's."""
 
     source_node_id: str
@@ -64,8 +63,7 @@ class MoveWish:
     node_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """The engine chosen; `tier_dropped` when only T1 holds there."""
 
     engine_id: str
@@ -125,9 +123,8 @@ def best(ranks: list[Rank]) -> tuple[Chosen, ...]:
     return tuple(Chosen(one.engine_id, one.tier_dropped) for one in sorted(ranks, key=_order))
 
 
-def _order(one: Rank) -> tuple[Nearness, int, int, str, str]:
-    """Of those that admission is asked about, nearest first, then those with most free slots."""
-    return one.nearness, one.slots_free_negated, one.distance, one.node_id, one.engine_id
+#: Of those that admission is asked about, nearest first, then those with most free slots.
+_order = attrgetter("nearness", "slots_free_negated", "distance", "node_id", "engine_id")
 
 
 def will_do(one: Candidate, wish: MoveWish) -> bool:

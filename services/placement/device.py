@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from worldline.errors import InvalidInput
 from worldline.fields import identifier, non_negative, whole
@@ -54,9 +55,10 @@ def device_named(
 
     A name means different GPUs in processes with different `CUDA_VISIBLE_DEVICES`, a UUID one.
     """
-    if uuid:
-        return next((one for one in devices if one.uuid == uuid), None)
-    return next((one for one in devices if one.name == name), None)
+    for one in devices:
+        if one.uuid == uuid if uuid else one.name == name:
+            return one
+    return None
 
 
 class Nearness(IntEnum):
@@ -67,8 +69,7 @@ class Nearness(IntEnum):
     ELSEWHERE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a state rests: which machine, which GPU (empty: none), what NVLink reaches from it."""
 
     host_id: str

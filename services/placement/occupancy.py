@@ -81,11 +81,11 @@ class Occupancy:
 
     # --- counts ---
 
-    def kept(self, node_id: str) -> dict[str, int]:
+    def kept(self, node_id: str) -> Mapping[str, int]:
         """Slots in use by device, but for those that moves under way take at their targets."""
         return self._by_device(self._kept, node_id)
 
-    def coming(self, node_id: str) -> dict[str, int]:
+    def coming(self, node_id: str) -> Mapping[str, int]:
         """Slots by device that moves under way take at their targets."""
         return self._by_device(self._coming, node_id)
 
@@ -116,9 +116,14 @@ class Occupancy:
             del here[engine_id]
         self._touched(node_id)
 
-    def _by_device(self, counts: defaultdict[str, dict[str, int]], node_id: str) -> dict[str, int]:
+    def _by_device(
+        self, counts: defaultdict[str, dict[str, int]], node_id: str
+    ) -> Mapping[str, int]:
+        here = counts.get(node_id)
+        if not here:
+            return _NONE
         found: dict[str, int] = {}
-        for engine_id, count in counts.get(node_id, _NONE).items():
+        for engine_id, count in here.items():
             device = self._fleet.slots_of(engine_id, node_id)[1]
             found[device] = found.get(device, 0) + count
         return found

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 
 from services.placement.changes import Changes
 from services.placement.choose import (
@@ -90,7 +89,7 @@ class Shortlist:
         """All, by name: what `Fleet.candidates` makes from all sessions and moves."""
         self._settle(now)
         return tuple(
-            replace(one, utilization=self._occupancy.utilization(name))
+            one._replace(utilization=self._occupancy.utilization(name))
             for name, one in sorted(self._candidates.items())
         )
 
@@ -102,22 +101,26 @@ class Shortlist:
         near = {one.engine_id for one in ranks}
         nodes = {one.node_id for one in ranks}
         source, start = wish.source_node_id, point_of(wish.source_node_id)
+        candidates, elsewhere = self._candidates, Nearness.ELSEWHERE
         for point, node_id, engine_id in self._trip(wish, drops, start):
-            if node_id not in nodes and len(nodes) >= TARGETS_MAX:
-                break
-            if node_id == source or engine_id in near:
-                continue
-            nodes.add(node_id)
-            far, free = (point - start) % SPAN, -self._candidates[engine_id].slots_free
-            ranks.append(Rank(drops, Nearness.ELSEWHERE, far, node_id, free, engine_id))
+            if node_id not in nodes:
+                if len(nodes) >= TARGETS_MAX:
+                    break
+                if node_id == source:
+                    continue
+                nodes.add(node_id)
+            if engine_id not in near:
+                far, free = (point - start) % SPAN, -candidates[engine_id].slots_free
+                ranks.append(Rank(drops, elsewhere, far, node_id, free, engine_id))
         return ranks
 
     def _near(self, wish: MoveWish, drops: bool) -> list[Rank]:
+        candidates = [self._candidates[name] for name in self._neighbours.of(wish.source)]
         return [
             rank_of(one, wish)
-            for one in (self._candidates[name] for name in self._neighbours.of(wish.source))
-            if nearness(wish.source, one.place) is not Nearness.ELSEWHERE
-            and tier_drops(one.fingerprint, wish) is drops
+            for one in candidates
+            if tier_drops(one.fingerprint, wish) is drops
+            and nearness(wish.source, one.place) is not Nearness.ELSEWHERE
             and will_do(one, wish)
         ]
 
@@ -173,17 +176,18 @@ class Shortlist:
             self._replace(before, one)
 
     def _replace(self, before: Candidate | None, after: Candidate | None) -> None:
-        old, new = _stop(before), _stop(after)
-        if old != new:
-            if old is not None:
-                kind, stop = old
-                self._rings[kind].take(stop)
-                if not self._rings[kind]:
-                    del self._rings[kind]
-            if new is not None:
-                kind, stop = new
-                self._rings.setdefault(kind, Ring()).add(stop)
+        old, new = _kind(before), _kind(after)
+        if before is None or after is None or old != new or before.node_id != after.node_id:
+            if before is not None and old is not None:
+                self._rings[old].take(_stop(before))
+                if not self._rings[old]:
+                    del self._rings[old]
+            if after is not None and new is not None:
+                self._rings.setdefault(new, Ring()).add(_stop(after))
         self._neighbours.replace(before, after)
+
+
+_NOBODY: Mapping[str, None] = {}
 
 
 class _Neighbours:
@@ -207,11 +211,11 @@ class _Neighbours:
 
     def of(self, source: Place) -> dict[str, None]:
         """Whoever may be near; `nearness` says whether it is."""
-        found = dict(self._on_host.get(source.host_id, {}))
+        found = dict(self._on_host.get(source.host_id, _NOBODY))
         if source.device_uuid:
-            found |= self._linked.get(source.device_uuid, {})
+            found.update(self._linked.get(source.device_uuid, _NOBODY))
             for peer in source.nvlink_peers:
-                found |= self._on_gpu.get(peer, {})
+                found.update(self._on_gpu.get(peer, _NOBODY))
         return found
 
     def _of(self, place: Place) -> Iterator[dict[str, None]]:
@@ -222,9 +226,12 @@ class _Neighbours:
             yield self._linked[peer]
 
 
-def _stop(one: Candidate | None) -> tuple[_Kind, Stop] | None:
-    """Where on which ring it is; None where it is on none."""
+def _kind(one: Candidate | None) -> _Kind | None:
+    """On which ring it is; None where it is on none."""
     if one is None or not one.alive or one.slots_for_moves < 1:
         return None
-    stop = point_of(one.node_id), one.node_id, one.engine_id
-    return (one.fingerprint, one.slot_bytes), stop
+    return one.fingerprint, one.slot_bytes
+
+
+def _stop(one: Candidate) -> Stop:
+    return point_of(one.node_id), one.node_id, one.engine_id

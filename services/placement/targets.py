@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.placement.choose import Candidate, Chosen
 from services.placement.fleet import Fleet
@@ -11,8 +11,7 @@ from worldline.errors import InvalidInput
 from worldline.v1 import admission_pb2
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """One end that a move may have; `tier_dropped` when only T1 holds there.
 
     `slots_free` is before the moves under way, which admission counts itself;
