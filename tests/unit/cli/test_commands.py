@@ -32,6 +32,8 @@ COMMANDS = [
     "moves",
     "suspend",
     "resume",
+    "drain",
+    "undrain",
     "trace",
     "demo",
     "bench",
@@ -99,6 +101,8 @@ def test_the_version() -> None:
         ("up", "--nodes", "-1"),
         ("up", "--log-level", "loud"),
         ("trace",),
+        ("drain",),
+        ("undrain",),
     ],
 )
 def test_a_wrong_command_line_is_status_2(arguments: tuple[str, ...]) -> None:

@@ -158,6 +158,8 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self.move_began = threading.Event()
         self.suspension: park_pb2.SuspensionRecord | None = None
         self.replies_lost = 0
+        #: What DescribeDrain says, one answer a call; the last one again and again.
+        self.drains: list[list[placement_pb2.DrainRecord]] = [[]]
         self.moves = [move_pb2.MoveRecord(move_id="move-1", phase=move_pb2.MOVE_PHASE_DONE)]
         span = placement_pb2.GetTraceResponse.Span
         self.spans = [
@@ -290,6 +292,19 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         ]
         node = placement_pb2.Node(node_id="node-0", engines=[engine], devices=devices)
         return placement_pb2.ListNodesResponse(nodes=[node])
+
+    async def Drain(self, request: Any, context: Any) -> Any:
+        self._called("Drain", request, context)
+        return placement_pb2.DrainResponse(drains=self.drains[0])
+
+    async def DescribeDrain(self, request: Any, context: Any) -> Any:
+        self._called("DescribeDrain", request, context)
+        drains = self.drains.pop(0) if len(self.drains) > 1 else self.drains[0]
+        return placement_pb2.DescribeDrainResponse(drains=drains, version=f"{len(self.calls)}")
+
+    async def Undrain(self, request: Any, context: Any) -> Any:
+        self._called("Undrain", request, context)
+        return placement_pb2.UndrainResponse(node_ids=request.node_ids[:1])
 
     async def ListSessions(self, request: Any, context: Any) -> Any:
         return placement_pb2.ListSessionsResponse(sessions=[self.session()])
