@@ -10,7 +10,7 @@ import asyncio
 import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, wait
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
@@ -49,43 +49,78 @@ class Crossing:
         Here one waits for what a device does: the others wait for their turn.
         """
 
+    def beside(self) -> None:
+        """Called once while others carry: what the end would otherwise have to wait for."""
+
     def end(self) -> None:
         """Called once after the last chunk; when it returns, every byte is where it belongs."""
 
     def settle(self) -> None:
         """Called last, whatever happened; when it returns, nothing touches the memory any more."""
 
+    def close(self) -> None:
+        """Give back what it took of a device; when nobody waits for it any more."""
 
-async def cross(crossing: Crossing, extent_bytes: int, pool: Executor, threads: int) -> None:
-    """Run a crossing to its end. Cancelled or failed, nothing touches the memory when it returns.
+
+async def cross(
+    crossing: Crossing, extent_bytes: int, pool: Executor, threads: int, then: Callable[[], T]
+) -> T:
+    """Run a crossing to its end, and `then` in the same thread; what that gives.
+
+    Cancelled or failed, nothing touches the memory when it returns. A world stands still meanwhile:
+    one thread does all of it but the carrying, because each hand-over between threads takes as
+    long as some megabytes.
 
     Raises:
-        WorldlineError: what a thread met first; the others have stopped.
+        WorldlineError: what a thread met first; the others have stopped. Or what `then` raises.
     """
+    turns = _Turns(crossing, crossing.chunks(extent_bytes) if crossing.carries else ())
+    work = asyncio.get_running_loop().run_in_executor(
+        pool, _cross, crossing, turns, pool, threads, then
+    )
     try:
-        await in_thread(pool, crossing.begin)
-        if crossing.carries:
-            await _carry_all(crossing, extent_bytes, pool, threads)
-        await in_thread(pool, crossing.end)
-    finally:
-        await in_thread(pool, crossing.settle)
-
-
-async def _carry_all(crossing: Crossing, extent_bytes: int, pool: Executor, threads: int) -> None:
-    chunks = crossing.chunks(extent_bytes)
-    turns = _Turns(crossing, chunks)
-    loop = asyncio.get_running_loop()
-    workers = [
-        loop.run_in_executor(pool, _work, crossing, turns) for _ in range(min(threads, len(chunks)))
-    ]
-    everything = asyncio.gather(*workers)
-    try:
-        await asyncio.shield(everything)
-    finally:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
         # A thread cannot be cancelled: it stops at its next chunk, and is waited for.
         turns.stop()
-        await settled(workers)
-        await asyncio.gather(everything, return_exceptions=True)
+        await settled([work])
+        work.exception()  # whoever gives up does not ask why others failed
+        raise
+
+
+def _cross(
+    crossing: Crossing, turns: _Turns, pool: Executor, threads: int, then: Callable[[], T]
+) -> T:
+    try:
+        crossing.begin()
+        if crossing.carries:
+            _carry_all(crossing, turns, pool, threads)
+        if turns.stopped:
+            raise TransferFailed("the crossing was stopped", reason="CANCELLED")
+        crossing.end()
+    finally:
+        crossing.settle()
+    return then()
+
+
+def _carry_all(crossing: Crossing, turns: _Turns, pool: Executor, threads: int) -> None:
+    """By this thread and as many others as the pool has free."""
+    others = [
+        pool.submit(_work, crossing, turns) for _ in range(min(threads, turns.chunk_count) - 1)
+    ]
+    try:
+        crossing.beside()
+        _work(crossing, turns)
+    except BaseException:
+        turns.stop()
+        raise
+    finally:
+        # Nothing is left for one that has not begun, and nobody may wait for it: every thread of
+        # the pool may be in another crossing, and wait here as well.
+        begun = [other for other in others if not other.cancel()]
+        wait(begun)
+    for other in begun:
+        other.result()
 
 
 class _Turns:
@@ -93,21 +128,22 @@ class _Turns:
 
     def __init__(self, crossing: Crossing, chunks: Sequence[Chunk]) -> None:
         self._crossing = crossing
+        self.chunk_count = len(chunks)
         self._left = iter(chunks)
         self._turn = threading.Lock()
-        self._stopped = False
+        self.stopped = False
 
     def take(self) -> Chunk | None:
         """The next one; None behind the last, or once stopped."""
         with self._turn:
-            chunk = None if self._stopped else next(self._left, None)
+            chunk = None if self.stopped else next(self._left, None)
             if chunk is not None:
                 self._crossing.await_chunk(chunk)
             return chunk
 
     def stop(self) -> None:
         """Hand out no more."""
-        self._stopped = True
+        self.stopped = True
 
 
 def _work(crossing: Crossing, turns: _Turns) -> None:

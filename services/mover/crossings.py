@@ -37,6 +37,7 @@ class Way:
 
     def close(self) -> None:
         """Give back what the digests took of a device."""
+        self.crossing.close()
         for reading in (self.before, self.after):
             if isinstance(reading, CudaDigester):
                 reading.close()

@@ -94,9 +94,17 @@ class DeviceToPinned(Crossing):
     def _carry(self, chunk: Chunk) -> None:
         self._after.read(chunk, part_of(self._copy, chunk))
 
+    def beside(self) -> None:
+        """The device has digested the slot long before it has copied it."""
+        self._after.expect()
+
     def settle(self) -> None:
         """Wait for the device; its digest is waited for where it is collected."""
         settle(self._stream, self._before)
+
+    def close(self) -> None:
+        """See `Crossing.close`."""
+        self._stream.close()
         for event in self._copied:
             event.close()
 
@@ -131,6 +139,10 @@ class PinnedToDevice(Crossing):
     def settle(self) -> None:
         """Wait for the device."""
         settle(self._stream, self._after)
+
+    def close(self) -> None:
+        """See `Crossing.close`."""
+        self._stream.close()
         for event in self._arrived:
             event.close()
 
@@ -225,7 +237,6 @@ def settle(stream: Stream, digester: CudaDigester) -> None:
         stream.wait(_DEVICE_S)
     with suppress(WorldlineError):
         digester.wait()
-    stream.close()
 
 
 def address_of(view: memoryview) -> int:

@@ -9,6 +9,7 @@ not released here: placement does that when it has the copy on record.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -273,12 +274,15 @@ class Parking:
             way = await self._in_thread(lambda: out_to_memory(layout, memory, buffer), Way.close)
             try:
                 clock = _Clock(layout.extent_bytes)
-                await self._cross(way, layout)
-                clock.copied()
-                crcs = await self._in_thread(lambda: _proven(layout, way.before, way.after))
+
+                def prove() -> Uint64s:
+                    clock.copied()
+                    return _proven(layout, way.before, way.after)
+
+                crcs = await self._cross(way, layout, prove)
                 figures = clock.figures()
             finally:
-                way.close()
+                await self._in_thread(way.close)
         except BaseException:
             self._memory.give(buffer)
             raise
@@ -310,17 +314,17 @@ class Parking:
         layout, memory = order.manifest.layout, self._runtime.slot_memory(order.slot)
         out = await self._in_thread(lambda: out_to_file(layout, memory, file), Way.close)
         try:
-            await self._cross(out, layout)
-            clock.copied()
+            await self._cross(out, layout, clock.copied)
             again = read_back(layout, file)
-            await self._cross(again, layout)
-            crcs = await self._in_thread(lambda: _proven(layout, out.before, again.after))
+            crcs = await self._cross(
+                again, layout, lambda: _proven(layout, out.before, again.after)
+            )
         finally:
-            out.close()
+            await self._in_thread(out.close)
         return await self._in_thread(lambda: compose(layout, crcs))
 
-    async def _cross(self, way: Way, layout: Layout) -> None:
-        await cross(way.crossing, layout.extent_bytes, self._pool, self._threads)
+    async def _cross(self, way: Way, layout: Layout, then: Callable[[], T]) -> T:
+        return await cross(way.crossing, layout.extent_bytes, self._pool, self._threads, then)
 
     # --- back --------------------------------------------------------------------------------
 
@@ -374,12 +378,15 @@ class Parking:
         way = await self._in_thread(make, Way.close)
         try:
             clock = _Clock(layout.extent_bytes)
-            await self._cross(way, layout)
-            clock.copied()
-            await self._in_thread(lambda: _same_as_parked(layout, parked, way.after))
+
+            def compare_parked() -> None:
+                clock.copied()
+                _same_as_parked(layout, parked, way.after)
+
+            await self._cross(way, layout, compare_parked)
             return clock.figures()
         finally:
-            way.close()
+            await self._in_thread(way.close)
 
     async def _free(self, entry: Entry) -> None:
         if entry.kind is ParkKind.MEMORY:
@@ -402,20 +409,19 @@ class _Clock:
     """Times one crossing."""
 
     def __init__(self, copied_bytes: int) -> None:
-        self._loop = asyncio.get_running_loop()
         self._copied_bytes = copied_bytes
-        self._began = self._copied_at = self._loop.time()
+        self._began = self._copied_at = time.monotonic()
 
     def copied(self) -> None:
-        """The last byte is where it belongs."""
-        self._copied_at = self._loop.time()
+        """The last byte is where it belongs; for any thread."""
+        self._copied_at = time.monotonic()
 
     def figures(self, *, direct_io: bool = False) -> ParkFigures:
         """Until now."""
         return ParkFigures(
             copied_bytes=self._copied_bytes,
             copy_ms=(self._copied_at - self._began) * 1e3,
-            verify_ms=(self._loop.time() - self._copied_at) * 1e3,
+            verify_ms=(time.monotonic() - self._copied_at) * 1e3,
             direct_io=direct_io,
         )
 

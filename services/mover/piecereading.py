@@ -8,6 +8,7 @@ differs is read again by segment, to name what differs in it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -34,6 +35,14 @@ class Reading(Protocol):
         """CRC of every segment, once all was read."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What the source has digested."""
+
+    by_segment: Uint64s
+    by_piece: Uint64s
+
+
 class PieceReading:
     """Reads a copy of what `source` has digested.
 
@@ -48,6 +57,14 @@ class PieceReading:
         self._copy = copy
         self._crcs = np.zeros(len(self._pieces), np.uint64)
         self._was_read = np.zeros(len(self._pieces), np.bool_)
+        self._expected: _Expected | None = None
+
+    def expect(self) -> _Expected:
+        """Have ready what the pieces are compared with: waits for the source's digest."""
+        if self._expected is None:
+            source = self._source.segment_crcs()
+            self._expected = _Expected(source, self._ranges.compose(source))
+        return self._expected
 
     def read(self, piece: Chunk, part: memoryview) -> None:
         """Digest a piece; `part` is exactly its bytes, where they lie.
@@ -70,8 +87,9 @@ class PieceReading:
         if not self._was_read.all():
             granule = self._pieces[int(np.argmin(self._was_read))].first_granule
             raise InvariantBroken(f"granule {granule} was never digested", granule=granule)
-        source = self._source.segment_crcs()
-        differing = np.flatnonzero(self._ranges.compose(source) != self._crcs)
+        expected = self.expect()
+        source = expected.by_segment
+        differing = np.flatnonzero(expected.by_piece != self._crcs)
         crcs = source.copy()
         for index in differing:
             piece = self._pieces[index]

@@ -35,6 +35,9 @@ class Recorder(Crossing):
     def begin(self) -> None:
         self.calls.append("begin")
 
+    def beside(self) -> None:
+        self.calls.append("beside")
+
     def await_chunk(self, chunk: Chunk) -> None:
         self.awaited.append(chunk.index)
 
@@ -72,17 +75,41 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.mark.parametrize("chunks", [0, 1, 3, 50])
 async def test_every_chunk_is_carried_once(pool: ThreadPoolExecutor, chunks: int) -> None:
     crossing = Recorder()
-    await cross(crossing, chunks * MEBIBYTE, pool, 4)
+    await cross(crossing, chunks * MEBIBYTE, pool, 4, lambda: None)
     assert sorted(crossing.carried) == list(range(chunks))
     assert crossing.awaited == list(range(chunks)), "one waits for what comes later"
-    assert crossing.calls == ["begin", "end", "settle"]
+    assert crossing.calls == ["begin", "beside", "end", "settle"]
+
+
+async def test_what_follows_is_done_once_nothing_touches_the_memory(
+    pool: ThreadPoolExecutor,
+) -> None:
+    crossing = Recorder()
+    assert await cross(crossing, MEBIBYTE, pool, 4, lambda: crossing.calls[-1]) == "settle"
+
+    def refuse() -> None:
+        raise TransferFailed("not what it was")
+
+    with pytest.raises(TransferFailed, match="not what it was"):
+        await cross(Recorder(), MEBIBYTE, pool, 4, refuse)
+
+
+async def test_more_crossings_than_threads_all_end(pool: ThreadPoolExecutor) -> None:
+    """None waits for helpers that the others' threads would have to become."""
+    crossings = [Recorder(pause_s=0.001) for _ in range(12)]
+    async with asyncio.timeout(20):
+        await asyncio.gather(
+            *(cross(one, 20 * MEBIBYTE, pool, 4, lambda: None) for one in crossings)
+        )
+    for crossing in crossings:
+        assert sorted(crossing.carried) == list(range(20))
 
 
 async def test_the_first_failure_comes_out_and_the_others_stop(pool: ThreadPoolExecutor) -> None:
     crossing = Recorder(fail_at=5, pause_s=0.01)
     with pytest.raises(TransferFailed, match="chunk 5"):
-        await cross(crossing, 200 * MEBIBYTE, pool, 4)
-    assert crossing.calls == ["begin", "settle"], "what failed has not ended"
+        await cross(crossing, 200 * MEBIBYTE, pool, 4, lambda: None)
+    assert crossing.calls == ["begin", "beside", "settle"], "what failed has not ended"
     assert crossing.inside_at_settle == 0
     assert len(crossing.carried) < 20
 
@@ -91,13 +118,13 @@ async def test_a_cancelled_crossing_returns_when_no_thread_is_inside(
     pool: ThreadPoolExecutor,
 ) -> None:
     crossing = Recorder(pause_s=0.02)
-    crossed = asyncio.ensure_future(cross(crossing, 1000 * MEBIBYTE, pool, 4))
+    crossed = asyncio.ensure_future(cross(crossing, 1000 * MEBIBYTE, pool, 4, lambda: None))
     await asyncio.sleep(0.1)
     crossed.cancel()
     crossed.cancel()
     with pytest.raises(asyncio.CancelledError):
         await crossed
-    assert crossing.calls == ["begin", "settle"]
+    assert crossing.calls == ["begin", "beside", "settle"]
     assert crossing.inside_at_settle == 0
     count = len(crossing.carried)
     await asyncio.sleep(0.1)
