@@ -49,7 +49,7 @@ def test_the_demo_holds(tmp_path: Path) -> None:
         assert len(strip.convert("L").getcolors()) > 50, "a strip of one colour shows nothing"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_up_and_interrupt_ten_times_leaves_nothing(short_dir: Path) -> None:
     segments = set(SHARED_MEMORY.iterdir())
     for turn in range(10):
