@@ -56,12 +56,12 @@ def new_move(
     """The move and the targets that it may have, the best of them its target until admission has
     chosen; REJECTED, with the verdict, where none will do.
     """
-    choice = shortlist.choose(wish_of(session, fleet, target_node_id), now)
+    choice = shortlist.targets(wish_of(session, fleet, target_node_id), now)
     source = fleet.party(session.owner)
     if source.engine_incarnation != session.owner_incarnation:
         # The process that has the world, which is not the one that has the name now.
         source = replace(source, engine_incarnation=session.owner_incarnation)
-    targets = () if isinstance(choice, Verdict) else tuple(shortlist.target(one) for one in choice)
+    targets = () if isinstance(choice, Verdict) else choice
     move = Move(
         move_id=move_id,
         session_id=session.session_id,

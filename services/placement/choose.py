@@ -105,13 +105,14 @@ def choose_targets(fleet: Collection[Candidate], wish: MoveWish) -> tuple[Chosen
     ranks = [rank_of(one, wish) for one in fleet if will_do(one, wish)]
     if ranks:
         dropped = min(ranks).tier_dropped
-        return best([one for one in ranks if one.tier_dropped == dropped])
+        found = best([one for one in ranks if one.tier_dropped == dropped])
+        return tuple([Chosen(one.engine_id, dropped) for one in found])
     return _none_fits(
         _refusals(fleet, wish), RejectReason.NO_TARGET, "no node can take this session"
     )
 
 
-def best(ranks: list[Rank]) -> tuple[Chosen, ...]:
+def best(ranks: list[Rank]) -> list[Rank]:
     """As many of those as admission is asked about, best first, over as many nodes as may be."""
     if len(ranks) > TARGETS_MAX:
         seen: Counter[str] = Counter()
@@ -120,7 +121,7 @@ def best(ranks: list[Rank]) -> tuple[Chosen, ...]:
             turns.append((seen[one.node_id], one))
             seen[one.node_id] += 1
         ranks = [one for _, one in sorted(turns)[:TARGETS_MAX]]
-    return tuple(Chosen(one.engine_id, one.tier_dropped) for one in sorted(ranks, key=_order))
+    return sorted(ranks, key=_order)
 
 
 #: Of those that admission is asked about, nearest first, then those with most free slots.

@@ -314,7 +314,7 @@ class Fleet:
         if node is None or device is None:
             return None
         for_moves = device.slots_total - kept.get(device.name, 0)
-        for_moves -= self._foreign[node.node_id][device.name]
+        for_moves -= self._foreign[node.node_id].get(device.name, 0)
         cordoned = self.cordoned(node.node_id)
         return Candidate(
             engine_id=engine_id,

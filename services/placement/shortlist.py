@@ -72,16 +72,23 @@ class Shortlist:
             here = self._on_node.get(wish.node_id, ())
             return choose_targets([self._candidates[name] for name in here], wish)
         for drops in (False, True):
-            ranks = self._ranks(wish, drops)
-            if ranks:
-                return best(ranks)
+            found = self._best(wish, drops)
+            if found:
+                return tuple([Chosen(name, drops) for name in found])
         return choose_targets(self._candidates.values(), wish)
+
+    def targets(self, wish: MoveWish, now: float) -> tuple[Target, ...] | Verdict:
+        """The same, as admission is asked about them."""
+        chosen = self.choose(wish, now)
+        if isinstance(chosen, Verdict):
+            return chosen
+        return tuple([self.target(one) for one in chosen])
 
     def target(self, chosen: Chosen) -> Target:
         """One that was chosen just now, as admission is asked about it."""
-        name = chosen.engine_id
+        name, dropped = chosen
         known = self._targets.get(name)
-        if known is None or known.tier_dropped != chosen.tier_dropped:
+        if known is None or known.tier_dropped is not dropped:
             known = self._targets[name] = target_of(chosen, self._candidates[name], self._fleet)
         return known
 
@@ -95,24 +102,47 @@ class Shortlist:
 
     # --- choosing ---
 
-    def _ranks(self, wish: MoveWish, drops: bool) -> list[Rank]:
-        """Of all that will do, those that can be among the best, and hardly more."""
-        ranks = self._near(wish, drops)
-        near = {one.engine_id for one in ranks}
-        nodes = {one.node_id for one in ranks}
-        source, start = wish.source_node_id, point_of(wish.source_node_id)
-        candidates, elsewhere = self._candidates, Nearness.ELSEWHERE
-        for point, node_id, engine_id in self._trip(wish, drops, start):
+    def _best(self, wish: MoveWish, drops: bool) -> list[str]:
+        """The engines that admission is asked about, best first."""
+        near, candidates = self._near(wish, drops), self._candidates
+        stops = self._stops(wish, drops, near)
+        if not near and len(stops) <= TARGETS_MAX:
+            # All of them: in the order of their distance already.
+            names = [engine_id for _, _, engine_id in stops]
+            return sorted(names, key=lambda name: -candidates[name].slots_free)
+        start = point_of(wish.source_node_id)
+        ranks = [
+            Rank(
+                drops,
+                Nearness.ELSEWHERE,
+                (point - start) % SPAN,
+                node_id,
+                -candidates[engine_id].slots_free,
+                engine_id,
+            )
+            for point, node_id, engine_id in stops
+        ]
+        return [one.engine_id for one in best(near + ranks)]
+
+    def _stops(self, wish: MoveWish, drops: bool, near: list[Rank]) -> list[Stop]:
+        """Of all that are not near and will do, those that can be among the best, and hardly more;
+        in the order of their distance.
+        """
+        known = {one.engine_id for one in near}
+        nodes = {one.node_id for one in near}
+        source = wish.source_node_id
+        stops: list[Stop] = []
+        for stop in self._trip(wish, drops, point_of(source)):
+            _, node_id, engine_id = stop
             if node_id not in nodes:
                 if len(nodes) >= TARGETS_MAX:
                     break
                 if node_id == source:
                     continue
                 nodes.add(node_id)
-            if engine_id not in near:
-                far, free = (point - start) % SPAN, -candidates[engine_id].slots_free
-                ranks.append(Rank(drops, elsewhere, far, node_id, free, engine_id))
-        return ranks
+            if engine_id not in known:
+                stops.append(stop)
+        return stops
 
     def _near(self, wish: MoveWish, drops: bool) -> list[Rank]:
         candidates = [self._candidates[name] for name in self._neighbours.of(wish.source)]
@@ -163,12 +193,14 @@ class Shortlist:
             for engine_id in self._fleet.engines_on(node_id)
             if (one := self._fleet.candidate(engine_id, kept, coming, 0.0, now)) is not None
         ]
-        names = tuple(one.engine_id for one in found)
-        for gone in set(self._on_node.get(node_id, ())).difference(names):
-            # Not where it has a new node, which was looked at before this one.
-            if self._candidates[gone].node_id == node_id:
-                self._replace(self._candidates.pop(gone), None)
-        self._on_node[node_id] = names
+        names = tuple([one.engine_id for one in found])
+        were = self._on_node.get(node_id, ())
+        if were != names:
+            for gone in set(were).difference(names):
+                # Not where it has a new node, which was looked at before this one.
+                if self._candidates[gone].node_id == node_id:
+                    self._replace(self._candidates.pop(gone), None)
+            self._on_node[node_id] = names
         for one in found:
             before = self._candidates.get(one.engine_id)
             self._targets.pop(one.engine_id, None)
