@@ -44,6 +44,15 @@ class DrainReport:
     move_ids: Mapping[str, str]
     rounds_left: int
 
+    @property
+    def gist(self) -> object:
+        """All that is worth another look: without what changes with the time alone."""
+        left = tuple(
+            (one.session_id, one.state, one.target_node_id, one.why and one.why.reason)
+            for one in self.left
+        )
+        return self.record, left, dict(self.move_ids), self.rounds_left
+
     def to_proto(self, now_unix_s: float) -> placement_pb2.DrainRecord:
         """The wire form; durations, because clocks differ."""
         record = self.record

@@ -68,12 +68,20 @@ def make_view(
         for one in moves
         if one.move.phase in _NOT_COMMITTED
     )
+    choices: dict[object, _Choice] = {}
     residents: list[Resident] = []
     slots_free: dict[str, int] = {}
     for session in sessions:
-        resident, targets = _resident(session, fleet, shortlist, now)
-        residents.append(resident)
-        for target in targets:
+        choice = _NONE
+        if session.state is SessionState.LIVE:
+            # Sessions of one engine mostly want the same.
+            wanted = session.owner, session.contract, session.extent_bytes
+            if wanted not in choices:
+                choices[wanted] = _choose(session, fleet, shortlist, now)
+            choice = choices[wanted]
+        residents.append(_resident(session, choice))
+    for choice in choices.values():
+        for target in choice.targets:
             device = fleet.slots_of(target.party.engine_id, target.party.node_id)
             slots_free[_pool(device)] = max(0, target.slots_free - coming[device])
     arriving = set[str]().union(*(one.may_arrive_at() for one in moves))
@@ -94,38 +102,43 @@ def _interactive(moves: Iterable[OpenMove]) -> frozenset[str]:
     )
 
 
-def _resident(
-    session: SessionRecord, fleet: Fleet, shortlist: Shortlist, now: float
-) -> tuple[Resident, tuple[Target, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Where a session may go, or why nowhere."""
+
     targets: tuple[Target, ...] = ()
+    seats: tuple[Seat, ...] = ()
     nowhere: Why | None = None
-    if session.state is SessionState.LIVE:
-        try:
-            choice = shortlist.choose(wish_of(session, fleet), now)
-        except NotFound as error:
-            nowhere = Why(error.reason, error.message)
-        else:
-            if isinstance(choice, Verdict):
-                nowhere = why_not(choice)
-            else:
-                targets = tuple(shortlist.target(one) for one in choice)
-    seats = tuple(
-        Seat(
-            one.party.node_id,
-            one.party.engine_id,
-            _pool(fleet.slots_of(one.party.engine_id, one.party.node_id)),
-        )
-        for one in targets
-    )
-    resident = Resident(
+
+
+_NONE = _Choice()
+
+
+def _choose(session: SessionRecord, fleet: Fleet, shortlist: Shortlist, now: float) -> _Choice:
+    try:
+        choice = shortlist.choose(wish_of(session, fleet), now)
+    except NotFound as error:
+        return _Choice(nowhere=Why(error.reason, error.message))
+    if isinstance(choice, Verdict):
+        return _Choice(nowhere=why_not(choice))
+    targets = tuple(shortlist.target(one) for one in choice)
+    return _Choice(targets, tuple(_seat(one, fleet) for one in targets))
+
+
+def _seat(target: Target, fleet: Fleet) -> Seat:
+    engine_id, node_id = target.party.engine_id, target.party.node_id
+    return Seat(node_id, engine_id, _pool(fleet.slots_of(engine_id, node_id)))
+
+
+def _resident(session: SessionRecord, choice: _Choice) -> Resident:
+    return Resident(
         session_id=session.session_id,
         node_id=session.node_id,
         state=session.state,
         state_bytes=session.extent_bytes,
-        seats=seats,
-        nowhere=nowhere,
+        seats=choice.seats,
+        nowhere=choice.nowhere,
     )
-    return resident, targets
 
 
 def why_not(verdict: Verdict) -> Why:

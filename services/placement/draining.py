@@ -35,6 +35,8 @@ _log = structlog.get_logger(__name__)
 CLIENT_ID = "placement-drain"
 #: Sessions open, close and change by themselves without a word to us: looked at this often.
 LOOK_S = 0.5
+#: No two looks are closer: a busy fleet has many moves that are not ours.
+_LOOK_MIN_S = 0.01
 #: A session that could not be asked for is looked at again after this.
 _AGAIN_MS = 200.0
 #: A bug in the task is met by beginning anew from the records, this often.
@@ -67,6 +69,8 @@ class Drains:
         self._changed = asyncio.Condition()
         self._process = secrets.token_hex(4)
         self._version = 0
+        #: What watchers were told last.
+        self._told: object = None
         moves.on_change(self._touched.set)
 
     # --- start and end ---
@@ -222,6 +226,7 @@ class Drains:
             await self._notify()
             if not self._drain.node_ids and not self._drain.flights and not self._events:
                 return
+            await asyncio.sleep(_LOOK_MIN_S)
             wake_s = min(self._drain.wake_s(loop.time()), loop.time() + LOOK_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(wake_s):
@@ -337,7 +342,11 @@ class Drains:
                 self._records[node_id] = record
 
     async def _notify(self) -> None:
-        self._version += 1
+        """Tell whoever watches, where more has changed than the time."""
+        news = [one.gist for one in self.reports()]
+        if news != self._told:
+            self._told = news
+            self._version += 1
         async with self._changed:
             self._changed.notify_all()
 

@@ -191,6 +191,88 @@ async def test_undrain_withdraws_what_waits_for_its_wire(tmp_path: Path) -> None
         assert await where(cluster, [session]) == ["n1"]
 
 
+async def test_what_was_on_its_way_there_arrives_and_leaves_again(tmp_path: Path) -> None:
+    """A world that opens, and a move whose target admission has yet to name."""
+    async with running_cluster(tmp_path, nodes=3) as cluster:
+        opens = cluster.faults.hold("e1.OpenWorld")
+        opening = asyncio.ensure_future(cluster.session("n1"))
+        await cluster.faults.reach("e1.OpenWorld")
+        comes = await cluster.session("n2")
+        admits = cluster.faults.hold("AdmitMove")
+        cluster.admission.chosen_node_id = "n1"
+        moving = asyncio.ensure_future(cluster.move(comes, ""))
+        await cluster.faults.reach("AdmitMove")
+        await drain(cluster, "n1")
+        cluster.admission.chosen_node_id = ""
+
+        async def waited_for() -> list[str]:
+            left = [(one.state, one.reason) for one in (await record(cluster)).left]
+            return [] if left == [("opening", "SESSION_OPENING")] else [str(left)]
+
+        await until(waited_for)
+        opens.set()
+        cluster.admission.chosen_node_id = "n1"
+        assert (await record(cluster)).state == "draining"
+        admits.set()
+        assert (await moving).phase == move_pb2.MOVE_PHASE_DONE
+        cluster.admission.chosen_node_id = ""
+        done = await ended(cluster)
+        assert (done.state, done.sessions_moved) == ("drained", 2)
+        assert "n1" not in await where(cluster, [await opening, comes])
+
+
+async def test_who_asks_after_it_began_does_not_get_there(tmp_path: Path) -> None:
+    """Admission is asked about nodes that are still open only."""
+    async with running_cluster(tmp_path, nodes=3) as cluster:
+        session = await cluster.session("n2")
+        busy = Verdict.reject(RejectReason.PATH_UNMEASURED, "never measured")
+        cluster.admission.verdicts.append(busy)
+        probes = cluster.faults.hold("n2.Probe")
+        cluster.admission.chosen_node_id = "n1"
+        moving = asyncio.ensure_future(cluster.move(session, ""))
+        await cluster.faults.reach("n2.Probe")
+        await drain(cluster, "n1")
+        probes.set()
+        moved = await moving
+        assert moved.phase == move_pb2.MOVE_PHASE_DONE
+        assert moved.target_engine_id == "e3"
+        named = [{one.node_id for one in asked.targets} for asked in cluster.admission.asked]
+        assert named[0] == {"n1", "n3"}
+        assert named[-1] == {"n3"}
+        assert (await ended(cluster)).state == "drained"
+
+
+async def test_what_waits_for_its_wire_gives_way_to_an_interactive_move(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, nodes=2) as cluster:
+        sessions = [await cluster.session("n1") for _ in range(3)]
+        pushes, first = cluster.faults.hold("n1.Push"), cluster.faults.hold("n1.Arm")
+        await drain(cluster, "n1")
+        await cluster.faults.reach("n1.Arm")
+        # The first has its wire from now on, and whoever is next waits for it.
+        waits = cluster.faults.hold("n1.Arm")
+        first.set()
+        await cluster.faults.reach("n1.Push")
+        await cluster.faults.reach("n1.Arm")
+        left = (await record(cluster)).left
+        (third,) = [one.session_id for one in left if not one.move_id]
+        interactive = asyncio.ensure_future(cluster.move(third, "n2"))
+
+        async def withdrawn() -> list[str]:
+            moves = (await cluster.ask("ListMoves", placement_pb2.ListMovesRequest())).moves
+            ends = [one.failure.reason for one in moves]
+            waits_for = {one.reason for one in (await record(cluster)).left}
+            held = ends.count("GAVE_WAY") == 1 and "INTERACTIVE_FIRST" in waits_for
+            return [] if held else [f"{ends}, {waits_for}"]
+
+        await until(withdrawn)
+        pushes.set()
+        waits.set()
+        assert (await interactive).phase == move_pb2.MOVE_PHASE_DONE
+        done = await ended(cluster)
+        assert (done.state, done.sessions_moved) == ("drained", 2)
+        assert await where(cluster, sessions) == ["n2"] * 3
+
+
 async def test_placement_dies_in_the_middle_and_goes_on(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, nodes=3) as cluster:
         sessions = [await cluster.session("n1") for _ in range(3)]
