@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from services.placement.drain_values import BULK_WAIT_MS
-from services.placement.draining import CLIENT_ID
+from services.placement import drain_task
+from services.placement.drain_task import CLIENT_ID
+from services.placement.drain_values import BULK_WAIT_MS, View
 from tests.oracles import until
 from tests.unit.placement.cluster import Cluster, running_cluster
 from tests.unit.placement.makers import OTHER_WEIGHTS
@@ -292,6 +293,41 @@ async def test_placement_dies_in_the_middle_and_goes_on(tmp_path: Path) -> None:
         await cluster.start_placement()
         assert (await record(cluster)).state == "drained"
         assert (await cluster.open("n1")).verdict.reason == move_pb2.REJECT_REASON_NO_TARGET
+
+
+async def test_a_bug_in_the_task_is_met_by_beginning_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_view, bugs = drain_task.make_view, iter((True,))
+
+    def buggy(*args: Any) -> View:
+        if next(bugs, False):
+            raise ZeroDivisionError
+        return make_view(*args)
+
+    monkeypatch.setattr(drain_task, "make_view", buggy)
+    async with running_cluster(tmp_path, nodes=2) as cluster:
+        await cluster.session("n1")
+        await drain(cluster, "n1")
+        done = await ended(cluster)
+        assert (done.state, done.sessions_moved) == ("drained", 1)
+        assert next(bugs, None) is None
+
+
+async def test_a_placement_that_stops_leaves_the_drain_to_the_next(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, nodes=2) as cluster:
+        session = await cluster.session("n1")
+        gate = cluster.faults.hold("n1.Arm")
+        await drain(cluster, "n1")
+        await cluster.faults.reach("n1.Arm")
+        assert cluster.placement is not None
+        await cluster.placement.runtime.stop(5)
+        assert len(cluster.placement.runtime.owner) == 0
+        await cluster.crash_placement()
+        gate.set()
+        await cluster.start_placement()
+        assert (await ended(cluster)).state == "drained"
+        assert await where(cluster, [session]) == ["n2"]
 
 
 async def test_a_drain_that_is_asked_for_again_gets_the_new_deadline(tmp_path: Path) -> None:
