@@ -49,6 +49,8 @@ def positive(
     Raises:
         InvalidInput: it is not.
     """
+    if type(value) is float and 0.0 < value < math.inf and at_least <= value <= at_most:
+        return value
     number = finite(value, field)
     if number <= 0:
         raise InvalidInput(f"{field} must be greater than 0, got {value}", field=field)
@@ -65,6 +67,8 @@ def non_negative(value: float, field: str, *, at_most: float = math.inf) -> floa
     Raises:
         InvalidInput: it is not.
     """
+    if type(value) is float and 0.0 <= value < math.inf and value <= at_most:
+        return value
     number = finite(value, field)
     if number < 0:
         raise InvalidInput(f"{field} must not be negative, got {value}", field=field)
@@ -159,6 +163,8 @@ def enum_member(kind: type[EnumT], number: int, field: str) -> EnumT:
     Raises:
         InvalidInput: no such member; the message lists those there are.
     """
+    if type(number) is kind:
+        return number
     try:
         return kind(number)
     except ValueError:

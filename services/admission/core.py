@@ -136,8 +136,10 @@ class Admission:
             if not verdict.admitted or request.purpose is MovePurpose.PROBE:
                 return decision, verdict
             verdict = self.turns.check(verdict, decision.target.node_id, client_id, now_s)
+            if verdict.admitted:
+                return decision, verdict
             left = tuple(target for target in asked.targets if target != decision.target)
-            if verdict.admitted or not left:
+            if not left:
                 return decision, verdict
             asked = replace(asked, targets=left)
 

@@ -22,7 +22,7 @@ from services.admission.paths import Charged, PathBook, age_ms
 from services.admission.plan import Needs, Wish, in_the_way, plan_wire
 from services.admission.policy import Policy
 from services.admission.requests import MoveRequest, MoveTarget
-from worldline.admissibility.condition import Condition, Transfer
+from worldline.admissibility.condition import Condition, Transfer, t_migrate_ms
 from worldline.admissibility.estimate import mean_of
 from worldline.admissibility.path_rate import PathRate
 from worldline.errors import InvariantBroken
@@ -62,7 +62,11 @@ class _Option(NamedTuple):
     wire: Interval
     #: Charged; 0 where nothing is.
     move_ms: float
+    #: Expected: on the wire and in verification, and the whole of it.
     transfer_ms: float
+    expected_ms: float
+    #: Expected, or least, where the path was never measured.
+    rate_bytes_per_s: float
     reason: RejectReason | None = None
     retry_after_ms: int = 0
 
@@ -205,7 +209,8 @@ class MoveJudge:
         path = self._paths.get(self._request.source_node_id, target.node_id)
         move_ms = 0.0 if charged is None else charged.move_ms
         nothing = Interval(self._now_s, self._now_s)
-        return _Option(target, path, charged, nothing, move_ms, 0.0, reason, retry_ms)
+        rate = self._rate(path)
+        return _Option(target, path, charged, nothing, move_ms, 0.0, 0.0, rate, reason, retry_ms)
 
     def _why_not(self, target: MoveTarget, charged: Charged | None) -> tuple[RejectReason, int]:
         """Condition (1) is not known to hold: why, and when it may."""
@@ -238,32 +243,30 @@ class MoveJudge:
 
     def _plan(self, target: MoveTarget, charged: Charged) -> _Option:
         """Slot and wire; the move commits strictly within its horizon, as condition (1) wants."""
-        request, now_s = self._request, self._now_s
+        request, policy, now_s = self._request, self._policy, self._now_s
         path, move_ms = charged.path, charged.move_ms
-        transfer_ms = path.expected_transfer_ms(request.extent_bytes)
-        expected_ms = path.expected_move_ms(request.extent_bytes)
-        wish = self._wish(target, path, expected_ms + BOOKED_SHARE * (move_ms - expected_ms))
-        wanted = self._needs.of(wish)
-        wire = plan_wire(wanted, wish.length_s, now_s)
-        option = _Option(target, path, charged, wire, move_ms, transfer_ms)
+        state_bytes, rate = request.extent_bytes, path.mean_rate_bytes_per_s
+        transfer_ms = path.expected_transfer_ms(state_bytes)
+        expected_ms = t_migrate_ms(state_bytes, rate, path.mean_setup_ms)
+        length_s = (expected_ms + BOOKED_SHARE * (move_ms - expected_ms)) / 1e3
+        wanted = self._needs.of(Wish(target, length_s, rate))
+        wire = plan_wire(wanted, length_s, now_s)
+        option = _Option(target, path, charged, wire, move_ms, transfer_ms, expected_ms, rate)
         full = self._slots_full(option)
         if full is not None:
             return full
         may_wait_s = (request.deadline_ms(move_ms) - move_ms) / 1e3
         if wire.begin_s - now_s >= may_wait_s:
-            reason = in_the_way(wanted, wish.length_s, now_s, now_s + may_wait_s)
+            reason = in_the_way(wanted, length_s, now_s, now_s + may_wait_s)
             return option.refused(reason, retry_after_ms(wire.begin_s - may_wait_s, now_s))
-        for (reason, resource), held in zip(
-            wanted,
-            (self._holds.into(target.node_id), self._holds.out_of(request.source_node_id)),
-            strict=False,
-        ):
-            if resource.booked >= self._policy.queue_max:
-                return option.refused(reason, retry_after_ms(ended_s(held, now_s), now_s))
+        (into_reason, into), (out_reason, out) = wanted[:2]
+        if into.booked >= policy.queue_max:
+            held = self._holds.into(target.node_id)
+            return option.refused(into_reason, retry_after_ms(ended_s(held, now_s), now_s))
+        if out.booked >= policy.queue_max:
+            held = self._holds.out_of(request.source_node_id)
+            return option.refused(out_reason, retry_after_ms(ended_s(held, now_s), now_s))
         return option
-
-    def _wish(self, target: MoveTarget, path: PathRate | None, length_ms: float) -> Wish:
-        return Wish(target, length_ms / 1e3, self._rate(path))
 
     def _rate(self, path: PathRate | None) -> float:
         unmeasured = self._policy.unmeasured_rate_bytes_per_s
@@ -286,14 +289,15 @@ class MoveJudge:
             if path is None
             else path.expected_transfer_ms(request.extent_bytes)
         )
-        wish = self._wish(target, path, transfer_ms)
-        wanted = self._needs.of(wish)
-        wire = plan_wire(wanted, wish.length_s, now_s)
-        option = _Option(target, path, None, wire, transfer_ms, transfer_ms)
+        length_s, rate = transfer_ms / 1e3, self._rate(path)
+        wanted = self._needs.of(Wish(target, length_s, rate))
+        wire = plan_wire(wanted, length_s, now_s)
+        expected_ms = transfer_ms if path is None else path.expected_move_ms(request.extent_bytes)
+        option = _Option(target, path, None, wire, transfer_ms, transfer_ms, expected_ms, rate)
         full = self._slots_full(option)
         if full is not None or wire.begin_s <= now_s:
             return full or option
-        reason = in_the_way(wanted, wish.length_s, now_s, now_s)
+        reason = in_the_way(wanted, length_s, now_s, now_s)
         return option.refused(reason, retry_after_ms(wire.begin_s, now_s))
 
     def _probe_retry_ms(self, target: MoveTarget) -> int:
@@ -337,6 +341,6 @@ class MoveJudge:
             option.wire,
             option.move_ms,
             option.transfer_ms,
-            option.transfer_ms if path is None else path.expected_move_ms(request.extent_bytes),
-            self._rate(path),
+            option.expected_ms,
+            option.rate_bytes_per_s,
         )

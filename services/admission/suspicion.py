@@ -31,36 +31,43 @@ class Suspicions:
 
     def __init__(self, ends_max: int) -> None:
         self._ends_max = ends_max
+        self._senders: dict[str, _Suspected] = {}
+        self._receivers: dict[str, _Suspected] = {}
         #: Suspected longest ago first.
-        self._suspected: OrderedDict[_End, _Suspected] = OrderedDict()
+        self._order: OrderedDict[_End, dict[str, _Suspected]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._suspected)
+        return len(self._order)
 
     def learn(self, pair: tuple[str, str], before: PathRate, after: PathRate) -> None:
         """Look at what one sample did to an estimate."""
         ratio = surprise(before, after)
         if ratio <= 1.0:
             return
-        for end in _ends(pair):
-            self._suspected[end] = _Suspected(min(ratio, RATIO_MAX), after.updated_at_s)
-            self._suspected.move_to_end(end)
-            if len(self._suspected) > self._ends_max:
-                self._suspected.popitem(last=False)
+        suspected = _Suspected(min(ratio, RATIO_MAX), after.updated_at_s)
+        for kind, node_id, side in (
+            ("out", pair[0], self._senders),
+            ("in", pair[1], self._receivers),
+        ):
+            side[node_id] = suspected
+            self._order[kind, node_id] = side
+            self._order.move_to_end((kind, node_id))
+            if len(self._order) > self._ends_max:
+                (_, gone), other = self._order.popitem(last=False)
+                del other[gone]
 
     def ratio(self, pair: tuple[str, str], measured_s: float, now_s: float) -> float:
         """How many times what is believed to charge for a path that was last measured then."""
-        found = 1.0
-        for end in _ends(pair):
-            one = self._suspected.get(end)
+        ratio = 1.0
+        for one in (self._senders.get(pair[0]), self._receivers.get(pair[1])):
             if (
                 one is not None
-                and one.ratio > found
+                and one.ratio > ratio
                 and one.at_s > measured_s
                 and now_s - one.at_s < SUSPICION_S
             ):
-                found = one.ratio
-        return found
+                ratio = one.ratio
+        return ratio
 
 
 def surprise(before: PathRate, after: PathRate) -> float:
@@ -78,7 +85,3 @@ def surprise(before: PathRate, after: PathRate) -> float:
         return outlier.sample / before.pace.mean
     changed = after.pace.learned <= before.pace.learned
     return after.pace.mean / before.pace.mean if changed else 1.0
-
-
-def _ends(pair: tuple[str, str]) -> tuple[_End, _End]:
-    return ("out", pair[0]), ("in", pair[1])

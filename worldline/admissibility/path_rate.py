@@ -195,10 +195,11 @@ class PathRate(NamedTuple):
     @property
     def mean_cost(self) -> PathCost:
         """What a move is expected to cost."""
-        return PathCost(self.mean_rate_bytes_per_s, self._mean_setup_ms)
+        return PathCost(self.mean_rate_bytes_per_s, self.mean_setup_ms)
 
     @property
-    def _mean_setup_ms(self) -> float:
+    def mean_setup_ms(self) -> float:
+        """The set-up of `mean_cost`, in milliseconds."""
         return min(mean_of(self.wire_setup) + mean_of(self.overhead), DURATION_MS_MAX)
 
     @property
@@ -226,7 +227,7 @@ class PathRate(NamedTuple):
 
     def expected_move_ms(self, transfer_bytes: int) -> float:
         """T_migrate of `mean_cost`."""
-        return t_migrate_ms(transfer_bytes, self.mean_rate_bytes_per_s, self._mean_setup_ms)
+        return t_migrate_ms(transfer_bytes, self.mean_rate_bytes_per_s, self.mean_setup_ms)
 
 
 class PathCharge(NamedTuple):
@@ -258,4 +259,7 @@ def _pace_ms_per_byte(sample: TransferSample, setup_ms: float) -> float:
 
 
 def _rate(pace_ms_per_byte: float) -> float:
-    return min(max(1e3 / pace_ms_per_byte, RATE_BYTES_PER_S_MIN), RATE_BYTES_PER_S_MAX)
+    rate = 1e3 / pace_ms_per_byte
+    if RATE_BYTES_PER_S_MIN <= rate <= RATE_BYTES_PER_S_MAX:
+        return rate
+    return min(max(rate, RATE_BYTES_PER_S_MIN), RATE_BYTES_PER_S_MAX)
