@@ -202,6 +202,12 @@ class MoveJudge:
             self._policy.path_age_max_ms,
         )
 
+    def _path(self, target: MoveTarget) -> PathRate:
+        path = self._paths.get(self._request.source_node_id, target.node_id)
+        if path is None:
+            raise InvariantBroken(f"the path to {target.node_id} has a charge and no estimate")
+        return path
+
     def _refused(self, target: MoveTarget, charges: dict[str, Charged]) -> _Option:
         """One that will not do whoever else moves."""
         charged = charges.get(target.node_id)
@@ -219,7 +225,7 @@ class MoveJudge:
         return self._why_inadmissible(target, charged)
 
     def _why_inadmissible(self, target: MoveTarget, charged: Charged) -> tuple[RejectReason, int]:
-        transfer, path = self._transfer, charged.path
+        transfer, path = self._transfer, self._path(target)
         mean = path.mean_cost
         in_doubt = transfer.admissible(mean.rate_bytes_per_s, mean.setup_ms)
         pair = (self._request.source_node_id, target.node_id)
@@ -244,7 +250,7 @@ class MoveJudge:
     def _plan(self, target: MoveTarget, charged: Charged) -> _Option:
         """Slot and wire; the move commits strictly within its horizon, as condition (1) wants."""
         request, policy, now_s = self._request, self._policy, self._now_s
-        path, move_ms = charged.path, charged.move_ms
+        path, move_ms = self._path(target), charged.move_ms
         state_bytes, rate = request.extent_bytes, path.mean_rate_bytes_per_s
         transfer_ms = path.expected_transfer_ms(state_bytes)
         expected_ms = t_migrate_ms(state_bytes, rate, path.mean_setup_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,7 +33,6 @@ class Record:
 class Charged(NamedTuple):
     """What a move over a measured path is charged now, from the grant of the wire to its commit."""
 
-    path: PathRate
     move_ms: float
     rate_bytes_per_s: float
     setup_ms: float
@@ -44,25 +43,16 @@ class Charged(NamedTuple):
         return PathCost(self.rate_bytes_per_s, self.setup_ms)
 
 
-class _Known(NamedTuple):
-    """A path, and what it charges, made once for the many decisions that one sample is good for."""
-
-    path: PathRate
-    charge: PathCharge
-
-
-_NOWHERE: Mapping[str, _Known] = {}
-
-
 class PathBook:
     """Estimates by (source, target); bounded, the one heard of longest ago leaves first."""
 
     def __init__(self, paths_max: int) -> None:
         self._paths_max = paths_max
-        #: By source, since a move asks for many targets from one.
-        self._known: dict[str, dict[str, _Known]] = {}
         #: Oldest sample first.
-        self._order: dict[Pair, None] = {}
+        self._paths: dict[Pair, PathRate] = {}
+        #: What each of them charges, for the many decisions that one sample is good for; by source
+        #: and there by target, since a move asks for many targets from one source.
+        self._charges: dict[str, dict[str, PathCharge]] = {}
         self._suspicions = Suspicions(paths_max)
         #: What the last committed move's path is believed to take around its wire.
         self._usual_overhead: Estimate | None = None
@@ -70,12 +60,11 @@ class PathBook:
         self._records: dict[Pair, Record] = {}
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._paths)
 
     def get(self, source_node_id: str, target_node_id: str) -> PathRate | None:
         """The path's estimates, however old; None where nothing was ever measured."""
-        known = self._known.get(source_node_id, _NOWHERE).get(target_node_id)
-        return None if known is None else known.path
+        return self._paths.get((source_node_id, target_node_id))
 
     def charged(
         self,
@@ -92,22 +81,23 @@ class PathBook:
         is suspected.
         """
         found: dict[str, Charged] = {}
-        known = self._known.get(source_node_id, _NOWHERE)
+        charges = self._charges.get(source_node_id)
+        if charges is None:
+            return found
         for target in target_node_ids:
-            one = known.get(target)
-            if one is None:
+            charge = charges.get(target)
+            if charge is None:
                 continue
-            path, charge = one
-            staleness = age_ms(path, now_s) / age_max_ms
+            age_s = now_s - charge.updated_at_s
+            staleness = age_s * 1e3 / age_max_ms if age_s > 0 else 0.0
             if staleness > 1:
                 continue
             rate, setup_ms = charge.at(staleness)
-            suspected = self._suspicions.ratio((source_node_id, target), path.updated_at_s, now_s)
+            suspected = self._suspicions.ratio((source_node_id, target), charge.updated_at_s, now_s)
             if suspected > 1.0:
                 rate = max(rate / suspected, RATE_BYTES_PER_S_MIN)
                 setup_ms = min(setup_ms * suspected, DURATION_MS_MAX)
-            move_ms = t_migrate_ms(state_bytes, rate, setup_ms)
-            found[target] = Charged(path, move_ms, rate, setup_ms)
+            found[target] = Charged(t_migrate_ms(state_bytes, rate, setup_ms), rate, setup_ms)
         return found
 
     def suspected(self, pair: Pair, now_s: float) -> float:
@@ -138,14 +128,14 @@ class PathBook:
 
     def _keep(self, pair: Pair, path: PathRate) -> None:
         source, target = pair
-        self._known.setdefault(source, {})[target] = _Known(path, path.charge)
-        self._order.pop(pair, None)
-        self._order[pair] = None
-        if len(self._order) > self._paths_max:
-            source, target = next(iter(self._order))
-            del self._order[source, target], self._known[source][target]
-            if not self._known[source]:
-                del self._known[source]
+        self._paths.pop(pair, None)
+        self._paths[pair] = path
+        self._charges.setdefault(source, {})[target] = path.charge
+        if len(self._paths) > self._paths_max:
+            source, target = next(iter(self._paths))
+            del self._paths[source, target], self._charges[source][target]
+            if not self._charges[source]:
+                del self._charges[source]
 
     def note(self, pair: Pair, *, corrupted: bool) -> None:
         """Count one move that ended."""
@@ -162,8 +152,7 @@ class PathBook:
 
     def sorted(self) -> Iterator[tuple[Pair, PathRate]]:
         """Every path in the order of its names."""
-        for source, target in sorted(self._order):
-            yield (source, target), self._known[source][target].path
+        yield from sorted(self._paths.items())
 
 
 def age_ms(path: PathRate, now_s: float) -> float:

@@ -28,7 +28,6 @@ from worldline.admissibility.bounds import (
 from worldline.admissibility.condition import PathCost, t_migrate_ms
 from worldline.admissibility.estimate import (
     NO_CHARGE,
-    Charge,
     Estimate,
     mean_of,
     updated,
@@ -184,9 +183,10 @@ class PathRate(NamedTuple):
     def charge(self) -> PathCharge:
         """What `charged_cost_at` charges, made once for many questions."""
         return PathCharge(
-            self.pace.charge,
-            NO_CHARGE if self.wire_setup is None else self.wire_setup.charge,
-            NO_CHARGE if self.overhead is None else self.overhead.charge,
+            self.updated_at_s,
+            *self.pace.charge,
+            *(NO_CHARGE if self.wire_setup is None else self.wire_setup.charge),
+            *(NO_CHARGE if self.overhead is None else self.overhead.charge),
         )
 
     def _charged(self, staleness: float) -> PathCost:
@@ -231,17 +231,35 @@ class PathRate(NamedTuple):
 
 
 class PathCharge(NamedTuple):
-    """What moves over one path are charged, part by part."""
+    """What moves over one path are charged, part by part as in `Charge`.
 
-    pace: Charge
-    wire_setup: Charge
-    overhead: Charge
+    Flat, since one decision looks at a dozen of these.
+    """
+
+    updated_at_s: float
+    pace: float
+    pace_aging: float
+    pace_least: float
+    wire_setup: float
+    wire_setup_aging: float
+    wire_setup_least: float
+    overhead: float
+    overhead_aging: float
+    overhead_least: float
 
     def at(self, staleness: float) -> tuple[float, float]:
         """Rate in bytes a second and set-up in milliseconds, at that staleness. Not checked."""
-        pace, wire_setup, overhead = self
-        setup_ms = wire_setup.at(staleness) + overhead.at(staleness)
-        return _rate(pace.at(staleness)), min(setup_ms, DURATION_MS_MAX)
+        _, pace, aging, least, wire, wire_aging, wire_least, over, over_aging, over_least = self
+        pace += staleness * aging
+        wire += staleness * wire_aging
+        over += staleness * over_aging
+        setup_ms = (wire if wire > wire_least else wire_least) + (
+            over if over > over_least else over_least
+        )
+        return (
+            _rate(pace if pace > least else least),
+            setup_ms if setup_ms < DURATION_MS_MAX else DURATION_MS_MAX,
+        )
 
 
 def _with_overhead(
