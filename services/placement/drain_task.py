@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 CLIENT_ID = "placement-drain"
 #: Sessions open, close and change by themselves without a word to us: looked at this often.
 LOOK_S = 0.5
-#: No two looks are closer: a busy fleet has many moves that are not ours.
+#: No two looks are closer, nor closer than one takes: a busy fleet has many moves not of ours.
 _LOOK_MIN_S = 0.01
 #: A session that could not be asked for is looked at again after this.
 _AGAIN_MS = 200.0
@@ -94,6 +94,7 @@ class DrainTask:
         """Until nothing is drained and no move of a drain is under way."""
         loop = asyncio.get_running_loop()
         while not self._stopping:
+            began_s = loop.time()
             self._touched.clear()
             while self._events:
                 await self._take(self._events.pop(0))
@@ -102,7 +103,7 @@ class DrainTask:
             await self._book.looked()
             if not self.drain.node_ids and not self.drain.flights and not self._events:
                 return
-            await asyncio.sleep(_LOOK_MIN_S)
+            await asyncio.sleep(max(_LOOK_MIN_S, loop.time() - began_s))
             wake_s = min(self.drain.wake_s(loop.time()), loop.time() + LOOK_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(wake_s):
