@@ -17,8 +17,8 @@ CHUNK_BYTES_MAX = 256 << 20
 WINDOW_CHUNKS_MAX = 64
 #: Low bits of a tag that number the chunk; the rest is the transfer's own.
 CHUNK_INDEX_BITS = 24
-#: The two highest numbers are the seal's and the answer's.
-CHUNKS_MAX = (1 << CHUNK_INDEX_BITS) - 2
+#: The three highest numbers are those of the seal, its answer and the go.
+CHUNKS_MAX = (1 << CHUNK_INDEX_BITS) - 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from services.mover.chunking import CHUNK_INDEX_BITS
-from services.mover.offer import Offer, offer_from_proto
+from services.mover.go import GO_INDEX, GoFormat
+from services.mover.offer import Frozen, Offer, offer_from_proto
 from services.mover.reservation import Reservation, Staged
-from services.mover.seal import ANSWER_INDEX, SEAL_INDEX, Seal, SealFormat, pack_answer
+from services.mover.seal import (
+    ANSWER_INDEX,
+    SEAL_INDEX,
+    Seal,
+    pack_answer,
+    seal_bytes,
+    unpack_seal,
+)
 from services.mover.slots import ref_to_proto
 from services.mover.staging import largest_chunk
 from services.mover.tickets import Subject, check_offered, check_reservation, check_target
@@ -29,6 +37,7 @@ from services.mover.transport.base import Endpoint, Request
 from services.mover.wirewait import WireWait, ingress_wait
 from worldline.errors import IntegrityError, InvalidInput, TransferFailed, WorldlineError
 from worldline.state.codec import digests_to_proto
+from worldline.state.digest import GRANULE_BYTES
 from worldline.state.gf2 import Uint64s
 from worldline.state.layout import Layout
 from worldline.state.segment_digests import (
@@ -36,6 +45,7 @@ from worldline.state.segment_digests import (
     compare_segment_digests,
     segment_digests,
 )
+from worldline.state.segments import segments_of
 from worldline.telemetry import span
 from worldline.telemetry.metrics import instruments
 from worldline.v1 import move_pb2, mover_pb2
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
     from services.mover.runtime import MoverRuntime
 
 _log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
 
 #: At most this often is progress reported.
 PROGRESS_EVERY_S = 0.05
@@ -70,9 +81,7 @@ class Landing:
         self._offer = offer
         self.reservation = reservation
         self._wait = wait
-        self._seal_format = SealFormat.of(offer.layout, verification_on=offer.shape.verification.on)
-        self._went = False
-        self._told_go = asyncio.Event()
+        self._frozen: asyncio.Future[Frozen] = asyncio.get_running_loop().create_future()
         self._answering: Request | None = None
         self._abort = Abort()
         self._tag_base = 0
@@ -125,7 +134,7 @@ class Landing:
         Raises:
             TransferFailed, IntegrityError, DeadlineExceeded: nothing was installed.
         """
-        watching = asyncio.ensure_future(self._watch(requests))
+        watching = asyncio.ensure_future(_watch(requests))
         try:
             with span(
                 "mover.land",
@@ -135,47 +144,34 @@ class Landing:
                 receipt = await self._land(watching, emit)
                 active.set(verify_tail_ms=receipt.verify_tail_ms)
             emit(mover_pb2.LandResponse(receipt=receipt))
-            # The go may still be on its way: a write that meets the stream's end loses the receipt.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_ANSWER_S):
-                    await self._told_go.wait()
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-            # Also when cancelled: the source's stream is gone, so is its claim to the slot.
+            # Also when cancelled: the source's stream is gone, so is its claim to the slot. First,
+            # because whoever is cancelled while it waits here goes no further.
             self._retire()
+            await _end(watching)
 
     async def _land(self, watching: asyncio.Future[None], emit: Emit) -> mover_pb2.LandReceipt:
-        tasks: list[asyncio.Future[Any]] = []
+        await self._until(self._runtime.wires.take(self._wait, self.reservation.claims), watching)
+        transfer, sealing, message = await self._grant(emit)
+        moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
+        sealed = asyncio.ensure_future(sealing.wait())
         try:
-            taking = asyncio.ensure_future(
-                self._runtime.wires.take(self._wait, self.reservation.claims)
-            )
-            tasks.append(taking)
-            await self._until(taking, watching)
-            transfer, sealing, message = await self._grant(emit)
-            moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
-            sealed = asyncio.ensure_future(sealing.wait())
-            # One future of both: every turn of the loop counts while a world stands still.
-            arrived = asyncio.gather(moving, sealed)
-            tasks += (moving, sealed, arrived)
-            await self._until(arrived, watching)
-            crcs = moving.result()
+            # One future of all: every turn of the loop counts while a world stands still.
+            arrived = asyncio.gather(moving, sealed, self._frozen)
+            crcs, _, frozen = await self._until(arrived, watching)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        seal = self._seal_format.unpack(message)
+            await _end(moving, sealed)
+        seal = unpack_seal(message, verification_on=self.reservation.verification_on)
         extent_bytes = self._offer.layout.extent_bytes
         if seal.sent_bytes != extent_bytes:
             raise TransferFailed(
                 f"the source sent {seal.sent_bytes} of {extent_bytes} bytes", reason="TRUNCATED"
             )
-        own = None if crcs is None else self._compare(seal, crcs)
+        own = None if crcs is None else self._compare(frozen.layout, seal, crcs)
         self._abort.check()
-        self._stage(seal)
+        self._stage()
         instruments().wire_bytes(extent_bytes, "receive")
-        return self._receipt(seal.frozen.layout, own, transfer)
+        return self._receipt(frozen.layout, own, transfer)
 
     async def _grant(self, emit: Emit) -> tuple[Transfer, Request, memoryview]:
         offer, runtime = self._offer, self._runtime
@@ -199,6 +195,7 @@ class Landing:
         )
         self._transfer.start()
         sealing, message = self._expect_seal(endpoint, base)
+        self._expect_go(endpoint, base)
         grant = mover_pb2.LandGrant(
             worker_address=runtime.transport.address,
             tag_base=base,
@@ -211,41 +208,52 @@ class Landing:
         return self._transfer, sealing, message
 
     def _expect_seal(self, endpoint: Endpoint, base: int) -> tuple[Request, memoryview]:
-        message = memoryview(bytearray(self._seal_format.size_bytes))
+        layout = self._offer.layout
+        verification_on = self.reservation.verification_on
+        count = segments_of(layout, GRANULE_BYTES).count if verification_on else None
+        message = memoryview(bytearray(seal_bytes(count)))
         self._tag_base = base
         return endpoint.receive(message, base + SEAL_INDEX), message
 
-    async def _watch(self, requests: AsyncIterator[mover_pb2.LandRequest]) -> None:
-        """The source's go; from then on its stream says no more than that it lives."""
-        await _next(requests, "go")
-        self._told_go.set()
-        self._go()
-        await _next(requests, "")
+    def _expect_go(self, endpoint: Endpoint, base: int) -> None:
+        expected = GoFormat.of(self._offer.layout)
+        message = memoryview(bytearray(expected.size_bytes))
+        going = endpoint.receive(message, base + GO_INDEX)
+        going.ended.add_done_callback(lambda _: self._note_go(going, expected, message))
 
-    def _go(self) -> None:
-        """By the source's word or by its seal, which may be quicker."""
-        runtime = self._runtime
-        if not self._went:
-            self._went = True
-            reservation_id = self.reservation.reservation_id
-            self._start_lease(runtime.reservations.go(reservation_id, runtime.now()))
+    def _note_go(self, going: Request, expected: GoFormat, message: memoryview) -> None:
+        try:
+            if going.error is not None:
+                raise going.error
+            self._go(expected.unpack(message))
+        except WorldlineError as error:
+            self._abort.tell(error)
+
+    def _go(self, frozen: Frozen) -> None:
+        offer, runtime = self._offer, self._runtime
+        staged = Staged(offer.session_id, offer.epoch, frozen.block_index, frozen.layout)
+        self._start_lease(runtime.reservations.go(offer.reservation_id, staged, runtime.now()))
+        if not self._frozen.done():
+            self._frozen.set_result(frozen)
 
     def _start_lease(self, reservation: Reservation) -> None:
         self._runtime.wires.lease(reservation.reservation_id, reservation.deadline)
         self._runtime.wake_reaper()  # the lease may end sooner than the wait would have
 
-    async def _until(self, wanted: asyncio.Future[Any], watching: asyncio.Future[None]) -> None:
-        """Until it is done; a failure, a source that is gone or an abort ends it at once."""
-        await asyncio.wait(
-            {wanted, watching, self._abort.told}, return_when=asyncio.FIRST_COMPLETED
-        )
-        self._abort.check()
-        for future in (watching, wanted):
-            if future.done():
-                future.result()
+    async def _until(self, wanted: Awaitable[_T], watching: asyncio.Future[None]) -> _T:
+        """What it gives; a failure, a source that is gone or an abort ends it at once."""
+        future = asyncio.ensure_future(wanted)
+        waiting: set[asyncio.Future[Any]] = {future, watching, self._abort.told}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            self._abort.check()
+            if watching.done():
+                watching.result()
+            return future.result()
+        finally:
+            await _end(future)
 
-    def _compare(self, seal: Seal, crcs: Uint64s) -> SegmentDigests:
-        layout = seal.frozen.layout
+    def _compare(self, layout: Layout, seal: Seal, crcs: Uint64s) -> SegmentDigests:
         own = segment_digests(layout, crcs)
         if seal.digests is None:
             raise InvalidInput("sealed without digests", field="seal")
@@ -260,12 +268,10 @@ class Landing:
             )
         return own
 
-    def _stage(self, seal: Seal) -> None:
+    def _stage(self) -> None:
         """What landed is the source's: answer before anything that takes longer."""
-        runtime, offer, frozen = self._runtime, self._offer, seal.frozen
-        self._go()
-        staged = Staged(offer.session_id, offer.epoch, frozen.block_index, frozen.layout)
-        reservation = runtime.reservations.landed(offer.reservation_id, staged, runtime.now())
+        runtime, offer = self._runtime, self._offer
+        reservation = runtime.reservations.landed(offer.reservation_id, runtime.now())
         self._landed = True
         promote = offer.promote and reservation.verification_on
         if promote:
@@ -339,14 +345,23 @@ async def land(
     await landing.run(requests, emit)
 
 
-async def _next(
-    requests: AsyncIterator[mover_pb2.LandRequest], event: str
-) -> mover_pb2.LandRequest:
-    """The next message, which must be this event; none may follow where `event` is empty."""
-    async for request in requests:
-        if event and request.WhichOneof("event") == event:
-            return request
-        raise InvalidInput(f"the next message must be {event or 'the end'}", field="event")
+async def _end(*futures: asyncio.Future[Any]) -> None:
+    """See that all have ended; those that have cost no turn of the loop."""
+    if not all(future.done() for future in futures):
+        for future in futures:
+            future.cancel()
+        await asyncio.gather(*futures, return_exceptions=True)
+
+
+async def _watch(requests: AsyncIterator[mover_pb2.LandRequest]) -> None:
+    """After its offer the source's stream says no more than that it lives.
+
+    Raises:
+        TransferFailed: it does not any more.
+        InvalidInput: it said something.
+    """
+    async for _ in requests:
+        raise InvalidInput("nothing may follow the offer", field="event")
     raise TransferFailed(
         "the source closed the stream before it had sent everything", reason="SOURCE_GONE"
     )

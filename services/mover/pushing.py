@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from services.mover.gate import Admitted
+from services.mover.go import GO_INDEX, GoFormat
 from services.mover.landing import PROGRESS_EVERY_S
 from services.mover.memory.base import SlotMemory
 from services.mover.memory.scratch import random_memory
@@ -37,8 +38,8 @@ from services.mover.seal import (
     ANSWER_INDEX,
     SEAL_INDEX,
     Seal,
-    SealFormat,
     is_answer,
+    pack_seal,
 )
 from services.mover.slots import SlotRole
 from services.mover.tickets import Subject, Use, check_offered, check_source
@@ -94,7 +95,6 @@ class _Armed:
     land: Duplex
     grant: Grant
     transfer: Transfer
-    seal_format: SealFormat
     #: The target's answer to the seal, and where it lands.
     answering: Request
     answer: memoryview
@@ -116,8 +116,6 @@ class Push:
         self._transfer: Transfer | None = None
         self._land: Duplex | None = None
         self._receipt: asyncio.Task[mover_pb2.LandReceipt] | None = None
-        #: Ends with the stream: a cancelled write would end that, and with it the target's reason.
-        self._going: asyncio.Future[None] | None = None
         #: This node's egress, once it is taken.
         self._wire_id: str | None = None
         #: When the target's answer to the seal was here (loop time, seconds).
@@ -181,8 +179,7 @@ class Push:
                 reason="TICKET_EXPIRED",
                 field="ticket.valid_for_ms",
             ) from None
-        seal_format = SealFormat.of(self._layout, verification_on=shape.verification.on)
-        return _Armed(land, grant, transfer, seal_format, answering, answer, receipt, go_by)
+        return _Armed(land, grant, transfer, answering, answer, receipt, go_by)
 
     def _go_by(self, wait: WireWait, grant: Grant) -> float:
         """Until when the go may come (loop time): within the lease, and before it would be late.
@@ -363,11 +360,9 @@ class Push:
 
     async def _move(self, armed: _Armed, frozen: Frozen, emit: Emit) -> SegmentDigests | None:
         transfer = armed.transfer
+        go = GoFormat.of(self._layout).pack(frozen)
+        going = transfer.endpoint.send(go, armed.grant.tag_base + GO_INDEX)
         moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
-        # Beside the bytes: a message over gRPC takes longer than a small state.
-        going = self._going = asyncio.ensure_future(
-            armed.land.write(mover_pb2.LandRequest(go=mover_pb2.LandGo()))
-        )
         try:
             # The seal need not wait for the last byte: the target knows by itself what has landed.
             await asyncio.wait({moving, transfer.digested}, return_when=asyncio.FIRST_COMPLETED)
@@ -375,11 +370,11 @@ class Push:
                 moving.result()
             crcs = transfer.digested.result()
             own = None if crcs is None else segment_digests(frozen.layout, crcs)
-            seal = armed.seal_format.pack(Seal(self._layout.extent_bytes, frozen, own))
+            seal = pack_seal(Seal(self._layout.extent_bytes, own))
             sealing = transfer.endpoint.send(seal, armed.grant.tag_base + SEAL_INDEX)
             await moving
             await sealing.wait()
-            await going
+            await going.wait()
         finally:
             moving.cancel()
             await asyncio.gather(moving, return_exceptions=True)
@@ -439,10 +434,9 @@ class Push:
     async def _quiet(self, well: bool) -> None:
         if self._land is not None and not well:
             await self._land.close()
-        for task in (self._going, self._receipt):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        if self._receipt is not None:
+            self._receipt.cancel()
+            await asyncio.gather(self._receipt, return_exceptions=True)
         if self._endpoint is not None and well:
             await self._runtime.park(self._endpoint)
         elif self._transfer is not None:

@@ -86,7 +86,7 @@ class Reservation:
     state: ReservationState
     #: Reaped at this time (monotonic seconds) unless it has moved on.
     deadline: float
-    #: Known once it has landed.
+    #: Known from the go on.
     staged: Staged | None = None
     #: Whether what lands is digested; without, it can never be promoted.
     verification_on: bool = False
@@ -213,7 +213,7 @@ class Reservations:
         reservation.deadline = now + reservation.claims.lease_ms / 1e3
         return reservation
 
-    def go(self, reservation_id: str, now: float) -> Reservation:
+    def go(self, reservation_id: str, staged: Staged, now: float) -> Reservation:
         """The source is frozen and sends. The lease starts again here.
 
         Raises:
@@ -235,10 +235,11 @@ class Reservations:
                 field="ticket.lease_ms",
             )
         self._change(reservation, ReservationState.LANDING)
+        reservation.staged = staged
         reservation.deadline = now + reservation.claims.lease_ms / 1e3
         return reservation
 
-    def landed(self, reservation_id: str, staged: Staged, now: float) -> Reservation:
+    def landed(self, reservation_id: str, now: float) -> Reservation:
         """Every byte is in the slot; where verification is on, the two ends' digests agree.
 
         Raises:
@@ -253,7 +254,6 @@ class Reservations:
                 field="ticket.lease_ms",
             )
         self._change(reservation, ReservationState.LANDED)
-        reservation.staged = staged
         reservation.deadline = now + self._staged_hold_s
         if reservation.verification_on:
             self._change(reservation, ReservationState.VERIFIED)
@@ -276,7 +276,7 @@ class Reservations:
         self._check_promotable(reservation)
         offered = reservation.staged
         if offered is None:
-            raise InvariantBroken(f"reservation {reservation_id} landed as nothing")
+            raise InvariantBroken(f"reservation {reservation_id} landed without a go")
         pairs = (
             ("session_id", manifest.session_id, offered.session_id),
             ("epoch", manifest.epoch, offered.epoch),

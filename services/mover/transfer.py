@@ -7,7 +7,6 @@ last one. No chunk waits for a digest before the next is posted.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from enum import Enum, IntEnum
 
@@ -66,7 +65,7 @@ class Transfer:
         self._digest_last = digest_last
         self._is_read_on_the_way = False
         self._posted: dict[int, Request] = {}
-        self._ended: deque[int] = deque()
+        self._failure: Exception | None = None
         self._wake = asyncio.Event()
         #: The CRC of every segment of the layout, once digested; None when verification is off. At
         #: the sending end it may be there before the last byte has left.
@@ -104,18 +103,23 @@ class Transfer:
         while not self._window.complete:
             await self._wake.wait()
             self._wake.clear()
-            while self._ended:
-                self._collect(self._ended.popleft())
+            self._check()
             self.start()
             on_progress(self.moved_bytes)
+        self._check()
         self.moved_at = loop.time()
         if self._digest is not None and self._digest_last:
             for chunk in self._plan:
                 self._digest.read(chunk)
-        self._begin_digest()
+        if self._digesting is None:
+            await self._finish_digest()
         crcs = await asyncio.shield(self.digested)
         self.tail_ms = 0.0 if crcs is None else (loop.time() - self.moved_at) * 1e3
         return crcs
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _begin_digest(self) -> None:
         if self._digesting is None:
@@ -161,7 +165,11 @@ class Transfer:
         request.ended.add_done_callback(lambda _: self._note_end(chunk.index))
 
     def _note_end(self, index: int) -> None:
-        self._ended.append(index)
+        """Digest a chunk as soon as it is there; `run` follows a turn of the loop later."""
+        try:
+            self._collect(index)
+        except Exception as error:
+            self._failure = self._failure or error
         self._wake.set()
 
     def _collect(self, index: int) -> None:

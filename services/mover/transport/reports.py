@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -18,10 +19,14 @@ _GATHER_S = 0.004
 
 
 class Reports:
-    """`add` and `flush` are for the plane; the calls run on the loop's, in order."""
+    """`add` and `flush` are for the plane; the calls run on the loop's, in order.
+
+    At once where that is the plane's own; made there.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._thread_id = threading.get_ident()
         self._owed: list[_Call] = []
         self._since = 0.0
 
@@ -35,6 +40,9 @@ class Reports:
         """Hand over what is owed; with `gather` only what has waited long enough."""
         if self._owed and not (gather and monotonic() - self._since < _GATHER_S):
             owed, self._owed = self._owed, []
+            if threading.get_ident() == self._thread_id:
+                _run(owed)
+                return
             with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
                 self._loop.call_soon_threadsafe(_run, owed)
 

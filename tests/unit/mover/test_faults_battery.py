@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.mover import seal
+from services.mover import go
 from services.mover.slots import SlotRole
 from services.mover.transport.base import Transport
 from services.mover.transport.lanes import Lane
@@ -272,14 +272,14 @@ async def test_a_scalar_that_changes_on_its_way_is_caught(
         TamperedTransport(MemoryTransport()), TamperedTransport(MemoryTransport()), **SIZES
     )
     battery = await Battery.load(cluster)
-    plain = seal.frozen_from_proto
+    plain = go.frozen_from_proto
 
     def changed(message: mover_pb2.PushGo, layout: Layout) -> Any:
         frozen = plain(message, layout)
         return replace(frozen, layout=frozen.layout.with_scalars({"block_index": 1}))
 
     ticket, reserved = await battery.reserve()
-    monkeypatch.setattr(seal, "frozen_from_proto", changed)
+    monkeypatch.setattr(go, "frozen_from_proto", changed)
     with pytest.raises(IntegrityError) as caught:
         await battery.push(ticket, reserved, "TAIL")
     assert (caught.value.leaf, caught.value.granule) == (None, None)

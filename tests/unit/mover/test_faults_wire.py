@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.mover.go import GO_INDEX, GoFormat
 from services.mover.landing import Landing
-from services.mover.offer import Offer, Shape, offer_to_proto
+from services.mover.offer import Frozen, Offer, Shape, offer_to_proto
 from services.mover.pushing import Push
 from services.mover.reservation import ReservationState
-from services.mover.seal import ANSWER_INDEX, SEAL_INDEX, Seal, SealFormat
+from services.mover.seal import ANSWER_INDEX, SEAL_INDEX, Seal, pack_seal, unpack_seal
 from services.mover.slots import SlotRole
 from services.mover.transfer import Verification
 from services.mover.transport.base import Transport
 from services.mover.transport.lanes import Lane
 from services.mover.transport.memory import MemoryTransport
 from services.mover.transport.ucx import UcxTransport
-from tests.unit.mover.cluster import MEBIBYTE, Cluster, layout_of
+from tests.unit.mover.cluster import MEBIBYTE, Cluster, layout_of, until
 from tests.unit.mover.faulty import FaultyTransport, SendHook
 from worldline.errors import (
     CapacityExhausted,
@@ -52,7 +53,6 @@ FACTORIES: dict[str, Callable[[], Transport]] = {
     "tcp": lambda: UcxTransport(lane=Lane.TCP),
 }
 LAYOUT = layout_of()
-SEAL_FORMAT = SealFormat.of(LAYOUT, verification_on=True)
 #: One slot each: the next move takes the one that this move has left.
 SIZES = {"slot_count": 1, "slot_bytes": 12 * MEBIBYTE}
 #: Nobody waits for more than its lease and this, on a machine with much else to do.
@@ -145,17 +145,17 @@ def instead_of(index: int, change: Callable[[memoryview], memoryview | None]) ->
 
 def resealed(view: memoryview, **changes: Any) -> memoryview:
     """Another seal that agrees with itself."""
-    seal = SEAL_FORMAT.unpack(view)
+    seal = unpack_seal(view, verification_on=True)
     digests = seal.digests
     assert digests is not None
     values = {"sent_bytes": seal.sent_bytes, "crcs": digests.crcs, "header": digests.header}
     values.update(changes)
     own = SegmentDigests(values["crcs"], values["header"])
-    return SEAL_FORMAT.pack(Seal(values["sent_bytes"], seal.frozen, own))
+    return pack_seal(Seal(values["sent_bytes"], own))
 
 
 def crcs_of(view: memoryview) -> Any:
-    seal = SEAL_FORMAT.unpack(view)
+    seal = unpack_seal(view, verification_on=True)
     assert seal.digests is not None
     return seal.digests.crcs
 
@@ -339,8 +339,13 @@ async def test_a_receiver_that_never_grants(wire: Wire, hangs: bool) -> None:
 
 
 @asynccontextmanager
-async def raw_land(wire: Wire, ticket: SignedTicket, reservation_id: str) -> AsyncIterator[Duplex]:
-    """A source of the test's own: its stream, once the target has granted it the wire."""
+async def raw_land(
+    wire: Wire, ticket: SignedTicket, reservation_id: str, *, goes: bool
+) -> AsyncIterator[Duplex]:
+    """A source of the test's own: its stream, once the target has granted it the wire.
+
+    `goes`: it has said what it froze, and that it sends from now on.
+    """
     source, target = wire.cluster.nodes["a"], wire.cluster.nodes["b"]
     stream = Duplex(target.stub.Land())
     offer = Offer(
@@ -357,6 +362,13 @@ async def raw_land(wire: Wire, ticket: SignedTicket, reservation_id: str) -> Asy
         answer = await stream.read()
         assert answer is not None
         assert answer.WhichOneof("event") == "grant"
+        if goes:
+            endpoint = await source.runtime.transport.connect(answer.grant.worker_address)
+            message = GoFormat.of(LAYOUT).pack(Frozen(17, LAYOUT))
+            await endpoint.send(message, answer.grant.tag_base + GO_INDEX).wait()
+            reservation = target.runtime.reservations.get(reservation_id)
+            await until(lambda: reservation.state is ReservationState.LANDING)
+            await source.runtime.transport.park(endpoint)
         yield stream
     finally:
         await stream.close()
@@ -367,12 +379,9 @@ async def test_a_source_that_arms_and_says_nothing_more(wire: Wire, goes: bool) 
     """The lease ends it, before the go and after it: the sender need not fail to be gone."""
     ticket = wire.cluster.ticket(LAYOUT, valid_for_ms=60_000, lease_ms=400)
     reserved = await wire.cluster.reserve(ticket, LAYOUT)
-    async with raw_land(wire, ticket, reserved.reservation_id) as stream:
+    async with raw_land(wire, ticket, reserved.reservation_id, goes=goes) as stream:
         reservation = wire.cluster.nodes["b"].runtime.reservations.get(reserved.reservation_id)
-        assert reservation.state is ReservationState.GRANTED
-        if goes:
-            go = mover_pb2.LandGo()
-            await stream.write(mover_pb2.LandRequest(go=go))
+        assert reservation.state is (ReservationState.LANDING if goes else ReservationState.GRANTED)
         async with within(0.4):
             with pytest.raises(DeadlineExceeded) as caught:
                 await stream.read()
@@ -385,10 +394,8 @@ async def test_a_source_that_leaves_at_each_step_is_noticed_before_any_deadline(
     for goes in (False, True):
         ticket = wire.cluster.ticket(LAYOUT, valid_for_ms=60_000, lease_ms=60_000)
         reserved = await wire.cluster.reserve(ticket, LAYOUT)
-        async with raw_land(wire, ticket, reserved.reservation_id) as stream:
-            if goes:
-                go = mover_pb2.LandGo()
-                await stream.write(mover_pb2.LandRequest(go=go))
+        async with raw_land(wire, ticket, reserved.reservation_id, goes=goes):
+            pass
         await wire.cluster.nodes["b"].until_free(reserved.slot, SLACK_S)
     await wire.check_ended(reserved)
 

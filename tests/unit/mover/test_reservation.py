@@ -72,8 +72,8 @@ def grant(book: Reservations, now: float, **changes: Any) -> None:
 def landed(now: float = 0.5, *, verification_on: bool = True, **changes: Any) -> Reservations:
     book = reserved(**changes)
     grant(book, now, claims=changes.get("claims", CLAIMS), verification_on=verification_on)
-    book.go("r", now)
-    book.landed("r", STAGED, now + 1.0)
+    book.go("r", STAGED, now)
+    book.landed("r", now + 1.0)
     return book
 
 
@@ -99,7 +99,7 @@ def test_a_reservation_waits_for_its_offer_then_for_the_wire_then_for_the_lease(
     assert book.due(4.9) == ()
     book.granted("r", 4.0)
     assert book.next_deadline() == pytest.approx(6.0), "the lease starts with the grant"
-    book.go("r", 5.9)
+    book.go("r", STAGED, 5.9)
     assert book.next_deadline() == pytest.approx(7.9), "and again with the go"
     assert book.due(7.8) == ()
     assert [one.reservation_id for one in book.due(7.9)] == ["r"]
@@ -112,7 +112,7 @@ def test_an_offer_after_the_ticket_ran_out_or_a_go_after_the_lease() -> None:
     assert caught.value.reason == "TICKET_EXPIRED"
     grant(book, 0.9)
     with pytest.raises(DeadlineExceeded) as late:
-        book.go("r", 2.9)
+        book.go("r", STAGED, 2.9)
     assert late.value.reason == "LEASE_EXPIRED"
 
 
@@ -120,7 +120,7 @@ def test_a_go_before_the_grant() -> None:
     book = reserved()
     offer(book, 0.0)
     with pytest.raises(Conflict) as caught:
-        book.go("r", 0.0)
+        book.go("r", STAGED, 0.0)
     assert caught.value.reason == "NOT_GRANTED"
     assert book.get("r").state is ReservationState.WAITING
 
@@ -144,13 +144,13 @@ def test_a_late_completion_is_never_landed() -> None:
     """Fault 9."""
     book = reserved()
     grant(book, 0.5)
-    book.go("r", 0.5)
+    book.go("r", STAGED, 0.5)
     with pytest.raises(DeadlineExceeded) as caught:
-        book.landed("r", STAGED, 2.5)
+        book.landed("r", 2.5)
     assert caught.value.reason == "LEASE_EXPIRED"
     book.end("r", "the lease ran out")
     for attempt in (
-        lambda: book.landed("r", STAGED, 1.0),
+        lambda: book.landed("r", 1.0),
         lambda: book.verified("r", equal=True),
         lambda: book.promote("r", SLOT),
     ):
@@ -214,7 +214,7 @@ def test_nothing_is_promoted_before_it_has_landed(gone: bool) -> None:
     book = reserved()
     grant(book, 0.0)
     if gone:
-        book.go("r", 0.0)
+        book.go("r", STAGED, 0.0)
     with pytest.raises(Conflict) as caught:
         book.promote("r", SLOT)
     assert caught.value.reason == "NOT_VERIFIED"

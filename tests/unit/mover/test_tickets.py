@@ -416,7 +416,7 @@ async def test_land_refuses_another_protocol_before_anything_else(memory_cluster
 
 
 async def test_land_without_an_offer_or_go_first(memory_cluster: Cluster) -> None:
-    for messages in ((), (mover_pb2.LandRequest(go=mover_pb2.LandGo()),)):
+    for messages in ((), (mover_pb2.LandRequest(),)):
         with pytest.raises(InvalidInput):
             await land(memory_cluster, *messages)
 

@@ -21,7 +21,7 @@ from tests.unit.mover.faulty import FaultyTransport, stop_after
 from tests.unit.mover.test_tickets import claims
 from worldline.errors import (
     CapacityExhausted,
-    Conflict,
+    InvalidInput,
     TicketRefused,
     TransferFailed,
     Unavailable,
@@ -126,17 +126,16 @@ async def test_the_grant_starts_the_lease(memory_cluster: Cluster) -> None:
     await check_nothing_left(cluster, reserved.slot)
 
 
-async def test_a_go_before_the_grant(memory_cluster: Cluster) -> None:
+async def test_a_word_after_the_offer(memory_cluster: Cluster) -> None:
     ticket, reserved = await begin(memory_cluster)
     async with (
         busy(memory_cluster.nodes["b"], WireDirection.INTO),
         offered(memory_cluster, ticket, reserved.reservation_id) as stream,
     ):
-        go = mover_pb2.LandGo()
-        await stream.write(mover_pb2.LandRequest(go=go))
-        with pytest.raises(Conflict) as caught:
+        await stream.write(mover_pb2.LandRequest())
+        with pytest.raises(InvalidInput) as caught:
             await stream.read()
-        assert caught.value.reason == "NOT_GRANTED"
+        assert caught.value.field == "event"
         await check_nothing_left(memory_cluster, reserved.slot)
 
 
