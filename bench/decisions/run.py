@@ -190,14 +190,16 @@ def _request(move_id: str, session: SessionRecord, targets: tuple[Target, ...]) 
         contract=session.contract,
         source_node_id=session.node_id,
         targets=tuple(
-            MoveTarget(
-                node_id=one.party.node_id,
-                engine_id=one.party.engine_id,
-                host_id=one.host_id,
-                slots_free=one.slots_free,
-                digest_rate_bytes_per_s=one.digest_rate_bytes_per_s,
-            )
-            for one in targets
+            [
+                MoveTarget(
+                    one.party.node_id,
+                    one.party.engine_id,
+                    one.host_id,
+                    one.slots_free,
+                    one.digest_rate_bytes_per_s,
+                )
+                for one in targets
+            ]
         ),
         extent_bytes=session.extent_bytes,
         topology_hash=session.topology_hash,

@@ -58,7 +58,7 @@ def move_request(message: admission_pb2.AdmitMoveRequest) -> MoveRequest:
         epoch=message.epoch,
         contract=contract,
         source_node_id=message.source_node_id,
-        targets=tuple(_target(target) for target in message.targets),
+        targets=tuple([_target(target) for target in message.targets]),
         extent_bytes=message.extent_bytes,
         topology_hash=message.topology_hash,
         purpose=enum_member(MovePurpose, message.purpose, "purpose"),

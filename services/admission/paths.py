@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from services.admission.suspicion import Suspicions
@@ -15,8 +14,7 @@ from worldline.admissibility.path_rate import PathCharge, PathRate, TransferSamp
 Pair = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """Moves over one path that ended, however, and those whose bytes were found to differ.
 
     One corrupted move in 100,000 vanishes in any average over paths; here its path stands out.

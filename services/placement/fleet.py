@@ -207,8 +207,9 @@ class Fleet:
 
     def alive_until(self, engine_id: str, node_id: str) -> float:
         """When the first of the two leases runs out, as long as neither is renewed."""
-        never = -math.inf
-        return min(self._engine_until.get(engine_id, never), self._node_until.get(node_id, never))
+        engine = self._engine_until.get(engine_id, -math.inf)
+        node = self._node_until.get(node_id, -math.inf)
+        return engine if engine < node else node
 
     def party(self, engine_id: str) -> Party:
         """The engine and its node with their present incarnations."""

@@ -68,27 +68,28 @@ class Shortlist:
     def choose(self, wish: MoveWish, now: float) -> tuple[Chosen, ...] | Verdict:
         """As `choose_targets` of all candidates."""
         self._settle(now)
-        if wish.node_id:
-            here = self._on_node.get(wish.node_id, ())
-            return choose_targets([self._candidates[name] for name in here], wish)
-        for drops in (False, True):
-            found = self._best(wish, drops)
-            if found:
-                return tuple([Chosen(name, drops) for name in found])
-        return choose_targets(self._candidates.values(), wish)
+        names, drops = self._find(wish)
+        if names:
+            return tuple([Chosen(name, drops) for name in names])
+        return self._among(wish)
 
     def targets(self, wish: MoveWish, now: float) -> tuple[Target, ...] | Verdict:
         """The same, as admission is asked about them."""
-        chosen = self.choose(wish, now)
-        if isinstance(chosen, Verdict):
-            return chosen
-        return tuple([self.target(one) for one in chosen])
+        self._settle(now)
+        names, drops = self._find(wish)
+        if names:
+            return tuple([self._target(name, drops) for name in names])
+        choice = self._among(wish)
+        return choice if isinstance(choice, Verdict) else tuple(map(self.target, choice))
 
     def target(self, chosen: Chosen) -> Target:
         """One that was chosen just now, as admission is asked about it."""
-        name, dropped = chosen
+        return self._target(chosen.engine_id, chosen.tier_dropped)
+
+    def _target(self, name: str, dropped: bool) -> Target:
         known = self._targets.get(name)
         if known is None or known.tier_dropped is not dropped:
+            chosen = Chosen(name, dropped)
             known = self._targets[name] = target_of(chosen, self._candidates[name], self._fleet)
         return known
 
@@ -101,6 +102,23 @@ class Shortlist:
         )
 
     # --- choosing ---
+
+    def _find(self, wish: MoveWish) -> tuple[list[str], bool]:
+        """The best engines by way of the rings, and whether the tier drops there; none: look at all
+        that are asked about (`_among`).
+        """
+        if not wish.node_id:
+            for drops in (False, True):
+                names = self._best(wish, drops)
+                if names:
+                    return names, drops
+        return [], False
+
+    def _among(self, wish: MoveWish) -> tuple[Chosen, ...] | Verdict:
+        if not wish.node_id:
+            return choose_targets(self._candidates.values(), wish)
+        here = self._on_node.get(wish.node_id, ())
+        return choose_targets([self._candidates[name] for name in here], wish)
 
     def _best(self, wish: MoveWish, drops: bool) -> list[str]:
         """The engines that admission is asked about, best first."""
