@@ -346,11 +346,14 @@ async def land(
 
 
 async def _end(*futures: asyncio.Future[Any]) -> None:
-    """See that all have ended; those that have cost no turn of the loop."""
+    """See that all have ended, well or not; where they have, it costs no turn of the loop."""
     if not all(future.done() for future in futures):
         for future in futures:
             future.cancel()
         await asyncio.gather(*futures, return_exceptions=True)
+    for future in futures:
+        if not future.cancelled():
+            future.exception()  # or it would be logged as one that nobody has looked at
 
 
 async def _watch(requests: AsyncIterator[mover_pb2.LandRequest]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from services.mover.chunking import CHUNK_INDEX_BITS
+from services.mover.go import GO_INDEX
 from services.mover.transport.base import Buffer, Endpoint, Reader, Request, Transport
 
 #: Decides about one request: (endpoint, chunk index, view) -> what to send instead, or None for
@@ -115,5 +116,5 @@ def flip_bit(chunk: int, byte: int, bit: int = 0) -> SendHook:
 
 
 def stop_after(chunks: int) -> SendHook:
-    """Chunks from here on are never sent and their requests never end."""
-    return lambda index, view: view if index < chunks else None
+    """The go is sent; chunks from here on never are, and their requests never end."""
+    return lambda index, view: view if index < chunks or index == GO_INDEX else None

@@ -261,7 +261,7 @@ async def test_releasing_the_target_slot_ends_the_push(
 
 
 async def test_a_target_that_dies_fails_the_push(build: Callable[..., Any]) -> None:
-    cluster = await build(FaultyTransport(MemoryTransport(), stop_after(5)), MemoryTransport())
+    cluster = await build(FaultyTransport(MemoryTransport(), stop_after(4)), MemoryTransport())
     layout = layout_of()
     slot = await cluster.live_slot(layout)
     ticket = cluster.ticket(layout)
