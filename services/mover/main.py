@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 
-from services.mover.latency import prefer_latency
+from services.mover.latency import keep_what_is_loaded, prefer_latency
 from services.mover.membership import Membership
 from services.mover.runtime import MoverRuntime
 from services.mover.servicer import MoverServicer
@@ -70,6 +70,7 @@ async def serve(
         await server.start()
         if settings.placement_address and not await unless_stopped(stop, membership.join()):
             return
+        keep_what_is_loaded()
         announce_ready(settings, address)
         await unless_stopped(stop, _first_failure([*runtime.loops, *membership.loops]))
     finally:

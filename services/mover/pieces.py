@@ -16,6 +16,8 @@ from worldline.state.digest import GRANULE_BYTES
 
 #: Enough that queueing a copy costs nothing beside it.
 _LARGE_GRANULES = 16
+#: Smaller ones cost more than they save: after each of them a thread waits for the interpreter.
+_SMALL_GRANULES = 4
 #: How many times slower a thread reads than the device copies.
 _SLOWER = 12
 
@@ -25,7 +27,7 @@ def pieces_of(extent_bytes: int) -> tuple[Chunk, ...]:
     """The pieces of an extent, in order; every byte is in one, each but the last whole granules."""
     starts, left = [0], -(-extent_bytes // GRANULE_BYTES)
     while left > 0:
-        granules = min(_LARGE_GRANULES, max(1, left // (_SLOWER + 1)))
+        granules = min(_LARGE_GRANULES, max(_SMALL_GRANULES, left // (_SLOWER + 1)), left)
         starts.append(starts[-1] + granules)
         left -= granules
     return tuple(
