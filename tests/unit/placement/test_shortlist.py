@@ -267,6 +267,27 @@ def test_sources_spread_over_receivers(machine: Shortlisted) -> None:
     assert max(wanted.values()) <= TARGETS_MAX + 1
 
 
+@pytest.mark.parametrize("nodes", [2, TARGETS_MAX // len(DEVICES), TARGETS_MAX + 1])
+def test_of_receivers_that_are_equally_near_those_with_most_room_come_first(nodes: int) -> None:
+    """Where all of them are asked about, and where some are not."""
+    machine = Shortlisted()
+    for number, node_id in enumerate(NODES[:nodes]):
+        machine._register(node_id, 1 + number % 3, 100, f"h-{node_id}", ())
+        for device in range(len(DEVICES)):
+            machine._register_engine(f"{node_id}-e{device}", node_id, EQUAL, device)
+    wish = MoveWish("source", Place("elsewhere"), EQUAL, contract(), extent_bytes=100)
+    chosen = machine.shortlist.choose(wish, machine.now)
+    assert not isinstance(chosen, Verdict)
+    room = {one.engine_id: one.slots_free for one in machine.shortlist.candidates(machine.now)}
+    assert [room[one.engine_id] for one in chosen] == sorted(
+        (room[one.engine_id] for one in chosen), reverse=True
+    )
+    assert chosen == choose_targets(machine.shortlist.candidates(machine.now), wish)
+    targets = machine.shortlist.targets(wish, machine.now)
+    assert not isinstance(targets, Verdict)
+    assert [one.party.engine_id for one in targets] == [one.engine_id for one in chosen]
+
+
 class Looked(dict[str, Candidate]):
     """Candidates, with the names of those that anybody looked at."""
 
