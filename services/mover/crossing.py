@@ -10,7 +10,7 @@ import asyncio
 import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor, Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
@@ -92,11 +92,11 @@ def _cross(
     crossing: Crossing, turns: _Turns, pool: Executor, threads: int, then: Callable[[], T]
 ) -> T:
     try:
+        turns.check()  # it may have waited for this thread for long
         crossing.begin()
         if crossing.carries:
             _carry_all(crossing, turns, pool, threads)
-        if turns.stopped:
-            raise TransferFailed("the crossing was stopped", reason="CANCELLED")
+        turns.check()
         crossing.end()
     finally:
         crossing.settle()
@@ -105,10 +105,10 @@ def _cross(
 
 def _carry_all(crossing: Crossing, turns: _Turns, pool: Executor, threads: int) -> None:
     """By this thread and as many others as the pool has free."""
-    others = [
-        pool.submit(_work, crossing, turns) for _ in range(min(threads, turns.chunk_count) - 1)
-    ]
+    others: list[Future[None]] = []
     try:
+        for _ in range(min(threads, turns.chunk_count) - 1):
+            others.append(pool.submit(_work, crossing, turns))
         crossing.beside()
         _work(crossing, turns)
     except BaseException:
@@ -131,19 +131,28 @@ class _Turns:
         self.chunk_count = len(chunks)
         self._left = iter(chunks)
         self._turn = threading.Lock()
-        self.stopped = False
+        self._stopped = False
 
     def take(self) -> Chunk | None:
         """The next one; None behind the last, or once stopped."""
         with self._turn:
-            chunk = None if self.stopped else next(self._left, None)
+            chunk = None if self._stopped else next(self._left, None)
             if chunk is not None:
                 self._crossing.await_chunk(chunk)
             return chunk
 
     def stop(self) -> None:
         """Hand out no more."""
-        self.stopped = True
+        self._stopped = True
+
+    def check(self) -> None:
+        """Go on only where nobody has stopped it.
+
+        Raises:
+            TransferFailed: somebody has (CANCELLED).
+        """
+        if self._stopped:
+            raise TransferFailed("the crossing was stopped", reason="CANCELLED")
 
 
 def _work(crossing: Crossing, turns: _Turns) -> None:
@@ -167,9 +176,11 @@ async def in_thread(
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        await settled([future])
-        if undo is not None and future.exception() is None:
-            undo(future.result())
+        try:
+            await settled([future])
+        finally:  # whoever is cancelled once more while it waits here still has to undo
+            if undo is not None and future.exception() is None:
+                undo(future.result())
         raise
 
 

@@ -6,8 +6,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -146,3 +147,69 @@ async def test_what_a_cancelled_caller_took_is_undone(pool: ThreadPoolExecutor) 
     with pytest.raises(asyncio.CancelledError):
         await taking
     assert undone == ["a buffer"]
+
+
+async def test_what_a_caller_who_was_cancelled_twice_took_is_undone(
+    pool: ThreadPoolExecutor,
+) -> None:
+    """A client that goes away, and then the mover that stops."""
+    begun, goes_on, undone = threading.Event(), threading.Event(), list[str]()
+
+    def take() -> str:
+        begun.set()
+        goes_on.wait(20)
+        return "a buffer"
+
+    taking = asyncio.ensure_future(in_thread(pool, take, undone.append))
+    while not begun.is_set():  # noqa: ASYNC110 - a thread's event
+        await asyncio.sleep(0.005)
+    for _ in range(2):
+        taking.cancel()
+        await asyncio.sleep(0.005)
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    assert undone == ["a buffer"]
+
+
+async def test_a_crossing_that_was_cancelled_before_its_turn_does_not_begin() -> None:
+    crossing, goes_on, followed = Recorder(), threading.Event(), list[str]()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(goes_on.wait, 20)
+        crossed = asyncio.ensure_future(
+            cross(crossing, MEBIBYTE, pool, 4, lambda: followed.append("then"))
+        )
+        await asyncio.sleep(0)
+        crossed.cancel()
+        await asyncio.sleep(0)
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await crossed
+    assert crossing.calls == ["settle"]
+    assert crossing.carried == followed == []
+
+
+class Exhausted(ThreadPoolExecutor):
+    """Has no more threads once the first helper is inside."""
+
+    def __init__(self, crossing: Recorder) -> None:
+        super().__init__(4)
+        self._crossing = crossing
+        self._submitted = 0
+
+    def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
+        self._submitted += 1
+        if self._submitted > 2:
+            while not self._crossing.inside:
+                time.sleep(0.001)
+            raise RuntimeError("can't start new thread")
+        return super().submit(*arguments, **named)
+
+
+async def test_a_pool_without_threads_fails_a_crossing_once_its_helpers_have_left() -> None:
+    crossing = Recorder(pause_s=0.05)
+    with Exhausted(crossing) as pool, pytest.raises(RuntimeError, match="new thread"):
+        await cross(crossing, 100 * MEBIBYTE, pool, 4, lambda: None)
+    assert crossing.calls == ["begin", "settle"]
+    assert crossing.inside_at_settle == 0
+    assert len(crossing.carried) < 100
