@@ -97,6 +97,7 @@ class LoopPlane:
             self._failed = True
             self._leave()
             self._work.fail(cause)
+            self._run_actions()  # what the broken turn itself has submitted
 
     def _go_on_late(self) -> None:
         self._next = None

@@ -148,6 +148,23 @@ async def test_on_the_loop_an_action_submitted_in_a_turn_waits_for_its_end(work:
     os.close(work.wake)
 
 
+async def test_actions_submitted_in_the_turn_that_breaks_are_run(
+    plane: Plane, work: Counted
+) -> None:
+    """Nobody may come after them: what the failed work has not refused would hang."""
+    await asleep(work)
+    ran: list[str] = []
+
+    def breaking() -> bool:
+        plane.submit(lambda: ran.append("action"))
+        raise RuntimeError("broken")
+
+    work.turn = breaking  # type: ignore[method-assign]
+    os.eventfd_write(work.wake, 1)
+    await until_true(lambda: ran == ["action"])
+    assert str(work.cause) == "broken"
+
+
 async def until_true(holds: Callable[[], bool]) -> None:
     async def complaints() -> list[str]:
         return [] if holds() else ["not yet"]
