@@ -66,6 +66,7 @@ class Transfer:
         self._is_read_on_the_way = False
         self._posted: dict[int, Request] = {}
         self._failure: Exception | None = None
+        self._abandoned = False
         self._wake = asyncio.Event()
         #: The CRC of every segment of the layout, once digested; None when verification is off. At
         #: the sending end it may be there before the last byte has left.
@@ -138,6 +139,7 @@ class Transfer:
 
     async def abandon(self) -> None:
         """End what is in flight. Returns when nothing touches the memory any more."""
+        self._abandoned = True  # what still ends well is not digested
         await self.endpoint.abort()
         for request in self._posted.values():
             await request.settled()
@@ -166,6 +168,8 @@ class Transfer:
 
     def _note_end(self, index: int) -> None:
         """Digest a chunk as soon as it is there; `run` follows a turn of the loop later."""
+        if self._abandoned:
+            return
         try:
             self._collect(index)
         except Exception as error:
