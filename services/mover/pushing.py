@@ -338,7 +338,8 @@ class Push:
         armed.transfer.start()
         answering = armed.receipt
         armed.answering.ended.add_done_callback(lambda _: self._note_answer(armed))
-        moving = asyncio.ensure_future(self._move(armed, frozen, emit))
+        going = self._send_go(armed, frozen)
+        moving = asyncio.ensure_future(self._move(armed, frozen, going, emit))
         try:
             await asyncio.wait({moving, answering}, return_when=asyncio.FIRST_EXCEPTION)
             if moving.done() and moving.exception() is not None and not answering.done():
@@ -358,10 +359,14 @@ class Push:
             push_stats=self._stats(armed, receipt, total_s),
         )
 
-    async def _move(self, armed: _Armed, frozen: Frozen, emit: Emit) -> SegmentDigests | None:
-        transfer = armed.transfer
+    def _send_go(self, armed: _Armed, frozen: Frozen) -> Request:
         go = GoFormat.of(self._layout).pack(frozen)
-        going = transfer.endpoint.send(go, armed.grant.tag_base + GO_INDEX)
+        return armed.transfer.endpoint.send(go, armed.grant.tag_base + GO_INDEX)
+
+    async def _move(
+        self, armed: _Armed, frozen: Frozen, going: Request, emit: Emit
+    ) -> SegmentDigests | None:
+        transfer = armed.transfer
         moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
         try:
             # The seal need not wait for the last byte: the target knows by itself what has landed.

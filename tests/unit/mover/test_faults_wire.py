@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from services.mover import pushing as pushing_module
+from services.mover.chunking import CHUNK_INDEX_BITS
 from services.mover.go import GO_INDEX, GoFormat
 from services.mover.landing import Landing
 from services.mover.offer import Frozen, Offer, Shape, offer_to_proto
@@ -23,12 +25,15 @@ from services.mover.reservation import ReservationState
 from services.mover.seal import ANSWER_INDEX, SEAL_INDEX, Seal, pack_seal, unpack_seal
 from services.mover.slots import SlotRole
 from services.mover.transfer import Verification
-from services.mover.transport.base import Transport
+from services.mover.transport.base import Buffer, Request, Transport
 from services.mover.transport.lanes import Lane
+from services.mover.transport.loopplane import LoopPlane
 from services.mover.transport.memory import MemoryTransport
+from services.mover.transport.plane import Plane, Work
+from services.mover.transport.threadplane import ThreadPlane
 from services.mover.transport.ucx import UcxTransport
 from tests.unit.mover.cluster import MEBIBYTE, Cluster, layout_of, until
-from tests.unit.mover.faulty import FaultyTransport, SendHook
+from tests.unit.mover.faulty import FaultyEndpoint, FaultyTransport, SendHook
 from worldline.errors import (
     CapacityExhausted,
     Conflict,
@@ -43,6 +48,7 @@ from worldline.rpc.channel import call
 from worldline.rpc.duplex import Duplex
 from worldline.rpc.push import PushCall
 from worldline.rpc.server import GrpcServer
+from worldline.state.layout import Layout, flat_layout
 from worldline.state.segment_digests import SegmentDigests
 from worldline.ticket import SignedTicket
 from worldline.v1 import move_pb2, mover_pb2, mover_pb2_grpc
@@ -51,6 +57,7 @@ FACTORIES: dict[str, Callable[[], Transport]] = {
     "memory": MemoryTransport,
     "in-place": UcxTransport,
     "tcp": lambda: UcxTransport(lane=Lane.TCP),
+    "on-the-loop": lambda: UcxTransport(plane=LoopPlane),
 }
 LAYOUT = layout_of()
 #: One slot each: the next move takes the one that this move has left.
@@ -120,7 +127,7 @@ class Wire:
         assert self.cluster.nodes["a"].role(self.slot) is SlotRole.FREE
 
 
-@pytest.fixture(params=["in-place", "memory"])
+@pytest.fixture(params=["in-place", "memory", "on-the-loop"])
 async def wire(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Wire:
     factory = FACTORIES[request.param]
     ends = {name: FaultyTransport(factory()) for name in ("a", "b")}
@@ -138,6 +145,97 @@ async def within(limit_s: float) -> AsyncIterator[None]:
 def instead_of(index: int, change: Callable[[memoryview], memoryview | None]) -> SendHook:
     """Send something else, or nothing, in place of one message of a transfer."""
     return lambda at, view: change(view) if at == index else view
+
+
+# --- the go ------------------------------------------------------------------------------------
+
+
+def repacked(layout: Layout) -> memoryview:
+    """A go that agrees with itself, in the message that the target expects."""
+    room, go = GoFormat.of(LAYOUT), GoFormat.of(layout)
+    return replace(go, go_bytes=room.go_bytes).pack(Frozen(17, layout))
+
+
+#: What is sent in its place, and which field of it is then refused.
+GOES: dict[str, tuple[Callable[[memoryview], memoryview], str]] = {
+    "empty": (lambda view: memoryview(bytearray()), "go"),
+    "cut": (lambda view: view[:-1], "go"),
+    "of zeros": (lambda view: memoryview(bytearray(view.nbytes)), "go"),
+    "of another layout": (lambda view: repacked(flat_layout("leaf", 5)), "scalars"),
+}
+
+
+@pytest.mark.parametrize("verification", ["VERIFICATION_PIPELINED", "VERIFICATION_OFF"])
+@pytest.mark.parametrize("kind", sorted(GOES))
+async def test_a_go_that_says_nothing_of_use_is_refused(
+    wire: Wire, kind: str, verification: str
+) -> None:
+    change, field = GOES[kind]
+    wire.ends["a"].on_send = instead_of(GO_INDEX, change)
+    reserved, pushing = await wire.begin(LONG_LEASE_S, verification=verification)
+    async with within(0):
+        with pytest.raises(InvalidInput) as caught:
+            await pushing
+    assert caught.value.field == field
+    await wire.check_ended(reserved)
+
+
+async def test_a_go_that_is_longer_is_refused(wire: Wire) -> None:
+    longer = instead_of(GO_INDEX, lambda view: memoryview(bytearray(view) + bytearray(8)))
+    wire.ends["a"].on_send = longer
+    reserved, pushing = await wire.begin(LONG_LEASE_S)
+    async with within(0):
+        with pytest.raises(TransferFailed) as caught:
+            await pushing
+    assert caught.value.reason == "TRUNCATED"
+    await wire.check_ended(reserved)
+
+
+async def test_a_go_that_never_comes_ends_at_the_lease(wire: Wire) -> None:
+    """Everything else has landed and is sealed: it is not known of what."""
+    wire.ends["a"].on_send = instead_of(GO_INDEX, lambda view: None)
+    reserved, pushing = await wire.begin(LEASE_S)
+    async with within(LEASE_S):
+        with pytest.raises(DeadlineExceeded) as caught:
+            await pushing
+    assert caught.value.reason == "LEASE_EXPIRED"
+    await wire.check_ended(reserved)
+
+
+async def test_a_go_that_comes_twice_is_one(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = FaultyEndpoint.send
+
+    def twice(endpoint: FaultyEndpoint, buffer: Buffer, tag: int, *reader: Any) -> Request:
+        request = send(endpoint, buffer, tag, *reader)
+        if tag % (1 << CHUNK_INDEX_BITS) == GO_INDEX:
+            send(endpoint, buffer, tag, *reader)
+        return request
+
+    monkeypatch.setattr(FaultyEndpoint, "send", twice)
+    async with within(0):
+        reserved, outcome = await wire.push(LONG_LEASE_S)
+    assert outcome.digests == outcome.receipt.digests
+    assert await wire.cluster.release("b", reserved.slot)
+    await wire.check_serves()
+
+
+async def test_scalars_that_have_outgrown_their_go_fail_at_once(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source's own fault: nobody waits for the target's reason while a world stands still."""
+    monkeypatch.setattr(pushing_module, "_REASON_S", 2 * LONG_LEASE_S)
+    cluster, ticket = wire.cluster, wire.cluster.ticket(LAYOUT, lease_ms=60_000)
+    reserved = await cluster.reserve(ticket, LAYOUT)
+    order = cluster.order(ticket, cluster.manifest(LAYOUT), reserved.reservation_id, wire.slot)
+    push = PushCall(cluster.nodes["a"].stub, order, 2 * LONG_LEASE_S)
+    async with within(0):
+        await push.arm()
+        await push.go(17, LAYOUT.with_scalars({LAYOUT.scalars[0].path: b"x" * 10_000}))
+        with pytest.raises(InvalidInput) as caught:
+            await push.outcome()
+        await push.close()
+    assert caught.value.field == "go.scalars"
+    await wire.check_ended(reserved)
 
 
 # --- the seal ----------------------------------------------------------------------------------
@@ -431,12 +529,16 @@ async def test_an_endpoint_that_closes_in_the_middle(wire: Wire, side: str, shar
     await wire.check_ended(reserved)
 
 
+@pytest.mark.parametrize("plane", [ThreadPlane, LoopPlane])
 @pytest.mark.parametrize("side", ["a", "b"])
 async def test_a_data_plane_that_fails_in_the_middle(
-    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, side: str
+    build: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    side: str,
+    plane: Callable[[Work], Plane],
 ) -> None:
     """Every request ends, the push fails by name, and the mover's owner is told to end."""
-    ends = {name: FaultyTransport(UcxTransport()) for name in ("a", "b")}
+    ends = {name: FaultyTransport(UcxTransport(plane=plane)) for name in ("a", "b")}
     cluster = await build(ends["a"], ends["b"], **SIZES)
     wire = Wire(cluster, ends, await cluster.live_slot(LAYOUT))
     broken = ends[side].inner
