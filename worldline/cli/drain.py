@@ -33,10 +33,12 @@ def drain(
 ) -> None:
     """Move every session off nodes, and let none come before `worldline undrain`.
 
-    Interactive moves go first. Several nodes make one plan. A session that is refused is asked for
-    again when the refusal says so, until the deadline. Leaving this command stops nothing.
+    Interactive moves go first. Several nodes make one plan. A session that is
+    refused is asked for again when the refusal says so, until the deadline.
+    Leaving this command stops nothing.
 
-    Exit status 0 only when nobody is left there; who is, is listed with the reason.
+    Exit status 0 only when nobody is left there; who is, is listed with the
+    reason.
     """
 
     async def work() -> int:
