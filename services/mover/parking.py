@@ -283,11 +283,12 @@ class Parking:
                 figures = clock.figures()
             finally:
                 await self._in_thread(way.close)
+            digests = await self._in_thread(lambda: compose(layout, crcs))
         except BaseException:
             self._memory.give(buffer)
             raise
         self._buffers[order.park_id] = buffer, crcs
-        return Parked(await self._in_thread(lambda: compose(layout, crcs)), figures)
+        return Parked(digests, figures)
 
     async def _to_file(self, order: ParkOrder) -> Parked:
         layout, directory = order.manifest.layout, self._open_directory()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from services.mover import filecrossing, hostcrossing, parkfile
+from services.mover import parking as parking_module
 from services.mover.slots import SlotRole
 from services.mover.transport.memory import MemoryTransport
 from tests.unit.mover.cluster import (
@@ -360,6 +361,34 @@ async def test_a_drop_ends_a_copy_that_is_being_made(bench: Bench, gate: Gate) -
     assert caught.value.reason == "PARK_DROPPED"
     assert await bench.listed() == []
     await bench.park(slot)
+
+
+async def test_a_copy_dropped_while_its_digests_are_composed_holds_no_memory(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything has crossed, and nothing is on record yet."""
+    begun, goes_on, plain = threading.Event(), threading.Event(), parking_module.compose
+
+    def compose(*arguments: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(20)
+        return plain(*arguments)
+
+    monkeypatch.setattr(parking_module, "compose", compose)
+    slot = await bench.live()
+    parking = asyncio.ensure_future(bench.park(slot))
+    await until(begun.is_set)
+    dropping = asyncio.ensure_future(bench.drop())
+    (making,) = bench.node.runtime.parking._making.values()
+    await until(lambda: bool(making.cancelling()))
+    goes_on.set()
+    assert await dropping
+    with pytest.raises(Conflict) as caught:
+        await parking
+    assert caught.value.reason == "PARK_DROPPED"
+    assert bench.node.runtime.parking._buffers == {}
+    for number in range(2):  # there is room for two copies
+        await bench.park(slot, park_id=f"park-{number}")
 
 
 async def test_a_copy_dropped_while_it_comes_back_goes_afterwards(bench: Bench, gate: Gate) -> None:
