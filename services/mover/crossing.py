@@ -84,7 +84,6 @@ async def cross(
         # A thread cannot be cancelled: it stops at its next chunk, and is waited for.
         turns.stop()
         await settled([work])
-        work.exception()  # whoever gives up does not ask why others failed
         raise
 
 
@@ -185,13 +184,19 @@ async def in_thread(
 
 
 async def settled(futures: list[asyncio.Future[Any]]) -> None:
-    """Until all have ended, however often the wait is cancelled; the cancellation comes after."""
+    """Until all have ended, however often the wait is cancelled; the cancellation comes after.
+
+    Whoever waits for no more than the end does not ask why others failed.
+    """
     cancelled: asyncio.CancelledError | None = None
     while not all(future.done() for future in futures):
         try:
             await asyncio.wait(futures)
         except asyncio.CancelledError as error:
             cancelled = error
+    for future in futures:
+        if not future.cancelled():
+            future.exception()  # or it would be logged as one that nobody has looked at
     if cancelled is not None:
         raise cancelled
 

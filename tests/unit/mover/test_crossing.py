@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -213,3 +214,31 @@ async def test_a_pool_without_threads_fails_a_crossing_once_its_helpers_have_lef
     assert crossing.calls == ["begin", "settle"]
     assert crossing.inside_at_settle == 0
     assert len(crossing.carried) < 100
+
+
+async def test_why_a_crossing_failed_that_was_cancelled_twice_is_no_news(
+    pool: ThreadPoolExecutor,
+) -> None:
+    """Whoever gives up does not ask; nor is it logged as something that nobody has asked about."""
+    news: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: news.append(context))
+    goes_on = threading.Event()
+
+    def fail() -> None:
+        goes_on.wait(20)
+        raise TransferFailed("the disk is gone")
+
+    giving_up = [
+        asyncio.ensure_future(cross(Recorder(pause_s=0.02), 1000 * MEBIBYTE, pool, 2, fail)),
+        asyncio.ensure_future(in_thread(pool, fail)),
+    ]
+    for _ in range(3):
+        await asyncio.sleep(0.005)
+        for one in giving_up:
+            one.cancel()
+    goes_on.set()
+    await asyncio.wait(giving_up)
+    assert all(one.cancelled() for one in giving_up)
+    del giving_up, one
+    gc.collect()
+    assert news == []
