@@ -124,6 +124,8 @@ class UcxWorker:
         except Exception as cause:  # a reader's, for instance
             _log.exception("ucx.operation_failed")
             error = TransferFailed(f"{operation.request.kind}: {cause!r}")
+        if error is not None:
+            self._floor.moved = True  # others may have waited for it to leave
         self._end(operation.endpoint, operation.request, error)
         return False
 
