@@ -5,8 +5,8 @@ polling thread and the event loop take the interpreter from each other at every 
 and message, about 0.1 ms each time, which was most of a small state's move between two GPUs. Here
 nothing is handed over.
 
-Where a lane copies after all (staged between hosts over TCP), a turn copies at most some hundred
-kilobytes, and gRPC has its turn between two of them.
+Where a lane copies after all (staged between hosts over TCP) it does so on the loop, for as long as
+a turn's few `progress` calls take; gRPC has its turn between two of them.
 """
 
 from __future__ import annotations

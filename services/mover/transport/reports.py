@@ -21,7 +21,7 @@ _GATHER_S = 0.004
 class Reports:
     """`add` and `flush` are for the plane; the calls run on the loop's, in order.
 
-    At once where that is the plane's own; made there.
+    Without a wake-up where that is the plane's own; made there.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
