@@ -34,7 +34,8 @@ from worldline.errors import (
     VersionSkew,
     WorldlineError,
 )
-from worldline.rpc.channel import PROTOCOL_VERSION, mapped_errors
+from worldline.rpc.channel import PROTOCOL_VERSION
+from worldline.rpc.duplex import Duplex
 from worldline.state.codec import layout_to_proto
 from worldline.ticket import (
     MovePurpose,
@@ -375,16 +376,22 @@ async def test_chunks_that_are_no_granules_and_windows_out_of_range(
         assert caught.value.field == field
 
 
-async def land(cluster: Cluster, *messages: mover_pb2.LandRequest) -> list[Any]:
-    async def requests() -> Any:
+async def land(
+    cluster: Cluster, *messages: mover_pb2.LandRequest, closing: bool = False
+) -> list[Any]:
+    """What the target answers; as a source does, keep the stream open until then."""
+    stream = Duplex(cluster.nodes["b"].stub.Land(timeout=60))
+    try:
         for message in messages:
-            yield message
-
-    answers = []
-    async with mapped_errors():
-        async for answer in cluster.nodes["b"].stub.Land(requests(), timeout=10):
+            await stream.write(message)
+        if closing:
+            await stream.done_writing()
+        answers = []
+        while (answer := await stream.read()) is not None:
             answers.append(answer)
-    return answers
+        return answers
+    finally:
+        await stream.close()
 
 
 def offer(cluster: Cluster, **changes: Any) -> mover_pb2.LandRequest:
@@ -416,9 +423,10 @@ async def test_land_refuses_another_protocol_before_anything_else(memory_cluster
 
 
 async def test_land_without_an_offer_or_go_first(memory_cluster: Cluster) -> None:
-    for messages in ((), (mover_pb2.LandRequest(),)):
-        with pytest.raises(InvalidInput):
-            await land(memory_cluster, *messages)
+    with pytest.raises(InvalidInput):
+        await land(memory_cluster, closing=True)
+    with pytest.raises(InvalidInput):
+        await land(memory_cluster, mover_pb2.LandRequest())
 
 
 async def test_land_with_an_unreachable_source_aborts(memory_cluster: Cluster) -> None:
@@ -450,6 +458,6 @@ async def test_land_that_closes_early_aborts(memory_cluster: Cluster) -> None:
         worker_address=cluster.nodes["a"].runtime.transport.address,
     )
     with pytest.raises(WorldlineError) as caught:
-        await land(cluster, message)
+        await land(cluster, message, closing=True)
     assert caught.value.reason == "SOURCE_GONE"
     await cluster.nodes["b"].until_free(reserved.slot)
