@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Protocol
 
+from services.engine.core import World
 from services.engine.device import EngineDevice
 from services.engine.events import MoveOutcome
 from services.engine.profile import Profile
@@ -113,10 +115,12 @@ class Directory:
         incarnation: str,
         profiles: tuple[Profile, ...],
         failed: tuple[FailedWorld, ...],
+        running: Iterable[World],
         within_s: float,
     ) -> tuple[float, dict[str, int]]:
         """Renew; returns the lease in milliseconds and the epochs of the sessions owned here.
 
+        `running` are the worlds here, for whoever looks how far they are.
         An answer later than `within_s` would grant nothing any more, and is not waited for.
         """
         request = placement_pb2.RenewEngineRequest(
@@ -135,6 +139,12 @@ class Directory:
                     session_id=world.session_id, epoch=world.epoch, message=world.message
                 )
                 for world in failed
+            ],
+            running=[
+                placement_pb2.RenewEngineRequest.RunningWorld(
+                    session_id=world.session_id, epoch=world.epoch, block_index=world.block_index
+                )
+                for world in running
             ],
         )
         timeout_s = min(self._timeout_s, within_s)

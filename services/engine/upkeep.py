@@ -110,6 +110,7 @@ class Upkeep:
                 self._identity.incarnation,
                 self._engine.profiles.rows(),
                 self._engine.tombstones.failed(),
+                [each.world for each in self._engine.sessions.values()],
                 self._engine.lease.lease_s,
             )
         except NotFound:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -70,6 +70,13 @@ class Directory:
         return asyncio.get_running_loop().run_in_executor(
             self._writer, lambda: function(db, *args, **kwargs)
         )
+
+    def ask(self, function: Callable[[sqlite3.Connection], T]) -> Future[T]:
+        """As `submit`, for threads other than the event loop's."""
+        db = self._db
+        if db is None:
+            raise RuntimeError("the directory is not open")
+        return self._writer.submit(function, db)
 
     async def close(self) -> None:
         """Finish what was asked, fold the log into the file, close it."""

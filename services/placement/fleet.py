@@ -205,6 +205,11 @@ class Fleet:
         """
         return now < self._engine_until.get(engine_id, -math.inf)
 
+    def leases_in_force(self, now: float) -> tuple[int, int]:
+        """How many nodes and engines renewed within their lease; from any thread."""
+        nodes, engines = list(self._node_until.values()), list(self._engine_until.values())
+        return sum(now < until for until in nodes), sum(now < until for until in engines)
+
     def alive_until(self, engine_id: str, node_id: str) -> float:
         """When the first of the two leases runs out, as long as neither is renewed."""
         engine = self._engine_until.get(engine_id, -math.inf)

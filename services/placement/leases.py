@@ -12,6 +12,7 @@ from services.placement.orphans import OrphanWatch, find_orphans, foreign_slots
 from services.placement.parked import ParkedWatch, find_parked_orphans
 from services.placement.peers import Peers
 from services.placement.records import SessionState
+from services.placement.reported import Reported
 from services.placement.runtime import Runtime
 from services.placement.suspending import Suspensions
 from services.placement.wire import (
@@ -25,6 +26,7 @@ from services.placement.wire import (
 )
 from worldline.errors import InvalidInput, Unavailable
 from worldline.fields import identifier
+from worldline.telemetry import instruments
 from worldline.v1 import placement_pb2
 
 _log = structlog.get_logger(__name__)
@@ -40,12 +42,14 @@ class Leases:
         suspensions: Suspensions,
         peers: Peers,
         orphan_grace_ms: int,
+        reported: Reported,
     ) -> None:
         self._runtime = runtime
         self._sessions = sessions
         self._suspensions = suspensions
         self._peers = peers
         self._orphan_grace_ms = orphan_grace_ms
+        self._reported = reported
         self._watch = OrphanWatch(orphan_grace_ms)
         self._parked_watch = ParkedWatch(orphan_grace_ms)
 
@@ -121,11 +125,13 @@ class Leases:
         foreign = foreign_slots(uses, node_id, sessions, moves)
         now = _now()
         fleet.renew_node(node_id, request.incarnation, foreign, now)
+        self._reported.note_slots(node_id, request.slots)
         closing = self._runtime.closing.keys() | self._suspensions.under_way()
         found = find_orphans(uses, sessions, moves, self._orphan_grace_ms, closing)
         orphans = self._watch.ripe(node_id, found, now)
         if orphans:
             _log.warning("slots.orphaned", node_id=node_id, slots=[str(one) for one in orphans])
+            instruments().reaped("slot", len(orphans))
         parked = tuple(parked_use_from_proto(one) for one in request.parked)
         named = {one.parked.park_id for one in sessions if one.parked is not None}
         named |= parking | self._suspensions.park_ids()
@@ -133,6 +139,7 @@ class Leases:
         dropped = self._parked_watch.ripe(node_id, stray, now)
         if dropped:
             _log.warning("parked.orphaned", node_id=node_id, park_ids=dropped)
+            instruments().reaped("parked", len(dropped))
         return placement_pb2.RenewNodeResponse(
             lease_ms=fleet.node_lease_ms,
             orphans=[slot_to_proto(one) for one in orphans],
@@ -151,6 +158,7 @@ class Leases:
         profiles = tuple(profile_from_proto(one) for one in request.profiles)
         failed = tuple(failed_from_proto(one) for one in request.failed)
         fleet.renew_engine(engine_id, request.incarnation, profiles, _now())
+        self._reported.note_blocks(engine_id, request.running)
         for one in failed:
             self._sessions.close_failed(one, engine_id, request.incarnation)
         directory = self._runtime.directory

@@ -18,6 +18,7 @@ from services.placement.opening import Sessions
 from services.placement.owner import TaskOwner
 from services.placement.peers import Deadlines, Peers
 from services.placement.relearning import Relearning
+from services.placement.reported import Reported
 from services.placement.runtime import Runtime
 from services.placement.servicer import PlacementServicer
 from services.placement.settings import PlacementSettings
@@ -30,6 +31,7 @@ from worldline.errors import InvalidInput
 from worldline.rpc.host import announce_ready, load_settings, run_service
 from worldline.rpc.server import GrpcServer
 from worldline.telemetry import start
+from worldline.telemetry.catalogue import LEASES, SESSIONS
 from worldline.v1 import placement_pb2_grpc
 
 SERVICE_NAME = "worldline.v1.PlacementService"
@@ -66,6 +68,7 @@ class Placement:
         self.runtime.on_stop(self.suspensions.stop)
         self.drains = Drains(self.runtime, moves, settings.drain_deadline_s)
         self.runtime.on_stop(self.drains.stop)
+        reported = Reported()
         self.servicer = PlacementServicer(
             self.runtime,
             self.sessions,
@@ -77,8 +80,10 @@ class Placement:
                 self.suspensions,
                 self.peers,
                 settings.orphan_grace_ms,
+                reported,
             ),
             self.drains,
+            reported,
             traces,
         )
 
@@ -116,11 +121,14 @@ async def serve(settings: PlacementSettings, stop: asyncio.Event) -> None:
         settings.trace_store,
         log_format=settings.log_format,
         log_level=settings.log_level,
+        metrics_listen=settings.metrics_listen,
         span_exporters=(traces.exporter(),),
     )
     try:
         placement = Placement(settings, traces)
         await placement.start()
+        telemetry.observe(SESSIONS, placement.runtime.session_counts)
+        telemetry.observe(LEASES, placement.runtime.leases)
         try:
             server.add(
                 placement_pb2_grpc.add_PlacementServiceServicer_to_server,
@@ -129,7 +137,7 @@ async def serve(settings: PlacementSettings, stop: asyncio.Event) -> None:
             )
             TraceServicer(traces).add_to(server)
             await server.start()
-            announce_ready(settings, settings.advertise or address)
+            announce_ready(settings, settings.advertise or address, telemetry.metrics_address)
             await stop.wait()
         finally:
             # Moves first: their peers may still ask us for the truth meanwhile.
@@ -137,7 +145,7 @@ async def serve(settings: PlacementSettings, stop: asyncio.Event) -> None:
             await server.stop(settings.grace_s)
             await placement.stop(0.0)
     finally:
-        telemetry.shutdown()
+        telemetry.shutdown(settings.flush_s)
         traces.close()
 
 

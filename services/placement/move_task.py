@@ -88,6 +88,8 @@ class MoveTask:
         self._frozen_at: float | None = None
         #: Until then every moment belongs to one of the record's figures.
         self._timed_until = 0.0
+        #: When this process began with it, on the loop's clock.
+        self.began_s = 0.0
         self._scribe = self._new_scribe()
         context.on_progress = self._notify
 
@@ -107,6 +109,20 @@ class MoveTask:
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: self.ended or condition(self))
 
+    @property
+    def timed_step(self) -> str:
+        """The record's figure that this moment belongs to; empty where it belongs to none."""
+        pending = {one for one, _ in self.entry.move.pending}
+        return next((name for one, name in _TIMED.items() if one in pending), "")
+
+    def step_ms(self, now: float) -> float:
+        """What that figure has come to, in milliseconds; `now` is on the loop's clock."""
+        name = self.timed_step
+        if not name:
+            return 0.0
+        so_far_ms = dict(self.entry.timings).get(name, 0.0)
+        return so_far_ms + max(0.0, now - self._timed_until) * 1e3
+
     # --- the loop ---
 
     async def run(
@@ -116,7 +132,7 @@ class MoveTask:
         move = self.entry.move
         for event in events:
             self._events.put_nowait(event)
-        self._timed_until = asyncio.get_running_loop().time()
+        self._timed_until = self.began_s = asyncio.get_running_loop().time()
         try:
             # After a restart the rest of the move belongs to the trace that its record names.
             parent = traceparent_in(self.entry.trace_id)
@@ -297,11 +313,9 @@ class MoveTask:
         follows the thaw.
         """
         duration_ms, self._timed_until = (now - self._timed_until) * 1e3, now
-        pending = {one for one, _ in self.entry.move.pending}
-        under_way = [name for one, name in _TIMED.items() if one in pending]
-        timings = dict(self.entry.timings)
+        under_way, timings = self.timed_step, dict(self.entry.timings)
         if under_way:
-            timings[under_way[0]] = timings.get(under_way[0], 0.0) + duration_ms
+            timings[under_way] = timings.get(under_way, 0.0) + duration_ms
         ended = _TIMED.get(event.step) if isinstance(event, ev.Completion) else None
         if ended is not None:
             timings.setdefault(ended, 0.0)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import sqlite3
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,6 +44,8 @@ _log = structlog.get_logger(__name__)
 _RECENT_MAX = 16
 #: A bug in a move's task is met by recovering the move, this often.
 _REVIVALS_MAX = 3
+#: A collector of metrics waits no longer for a count.
+_COUNT_S = 1.0
 
 SHUTTING_DOWN = Failure(
     kind="Unavailable",
@@ -141,6 +144,23 @@ class Runtime:
                 )
         if lost:
             _log.warning("sessions.lost", count=lost)
+            instruments().reaped("session", lost)
+
+    # --- for the metrics, from any thread ---
+
+    def session_counts(self) -> dict[tuple[str, ...], float]:
+        """Sessions that are not closed, by state, as the directory's own thread counts them.
+
+        Raises:
+            TimeoutError: the directory is busy for longer than a collector may wait.
+        """
+        counted = self.directory.ask(session_table.count_by_state).result(_COUNT_S)
+        return {(state,): count for state, count in counted.items()}
+
+    def leases(self) -> dict[tuple[str, ...], float]:
+        """Nodes and engines whose lease holds."""
+        nodes, engines = self.fleet.leases_in_force(time.monotonic())
+        return {("node",): nodes, ("engine",): engines}
 
     # --- moves ---
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -16,11 +17,13 @@ from services.placement.leases import Leases
 from services.placement.opening import OpenWish, Sessions
 from services.placement.parked import kind_of
 from services.placement.phases import Goal
+from services.placement.progress import progress_of
 from services.placement.records import SessionRecord, SessionState
+from services.placement.reported import Reported
 from services.placement.runtime import Runtime
 from services.placement.suspending import Suspensions
 from services.placement.suspension_record import suspension_to_proto
-from services.placement.verbs import Progress, Verbs
+from services.placement.verbs import Verbs
 from services.placement.wire import (
     device_to_proto,
     engine_to_proto,
@@ -64,6 +67,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         suspensions: Suspensions,
         leases: Leases,
         drains: Drains,
+        reported: Reported,
         traces: TraceAnswers,
     ) -> None:
         self._runtime = runtime
@@ -72,6 +76,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self._suspensions = suspensions
         self._leases = leases
         self._drains = drains
+        self._reported = reported
         self._traces = traces
 
     # --- sessions ---
@@ -151,7 +156,9 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                     engines=engines,
                     devices=[
                         device_to_proto(
-                            one, slots_free=max(0, one.slots_total - used[node_id, one.name])
+                            one,
+                            slots_free=max(0, one.slots_total - used[node_id, one.name]),
+                            in_role=partial(self._reported.slots, node_id, one.name),
                         )
                         for one in node.devices
                     ],
@@ -162,7 +169,8 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         return placement_pb2.ListNodesResponse(nodes=nodes)
 
     def _session(self, session: SessionRecord) -> placement_pb2.Session:
-        return session_to_proto(session, self._runtime.fleet)
+        block_index = self._reported.block_index(session)
+        return session_to_proto(session, self._runtime.fleet, block_index)
 
     # --- moves ---
 
@@ -170,17 +178,40 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self, request: placement_pb2.ListMovesRequest, context: grpc.aio.ServicerContext
     ) -> placement_pb2.ListMovesResponse:
         """The newest first."""
-        found = await self._runtime.directory.do(
-            move_table.list_moves, request.session_id, limit_of(request.limit)
+        directory, limit = self._runtime.directory, limit_of(request.limit)
+        if request.under_way:
+            by_age = await directory.do(move_table.open_moves)
+            session_id = request.session_id
+            found = [one for one in by_age[::-1] if session_id in ("", one.move.session_id)][:limit]
+        else:
+            found = await directory.do(move_table.list_moves, request.session_id, limit)
+        tasks = (self._runtime.move_task(one.move.move_id) for one in found)
+        progress = [progress_of(task) for task in tasks if task is not None]
+        return placement_pb2.ListMovesResponse(
+            moves=[move_to_proto(one) for one in found],
+            progress={one.move_id: one.to_proto() for one in progress},
         )
-        return placement_pb2.ListMovesResponse(moves=[move_to_proto(one) for one in found])
 
     async def GetMove(  # noqa: N802 - gRPC's name
         self, request: placement_pb2.GetMoveRequest, context: grpc.aio.ServicerContext
     ) -> placement_pb2.GetMoveResponse:
         """What the directory has on record: the truth."""
         entry = await self._verbs.entry(identifier(request.move_id, "move_id"))
-        return placement_pb2.GetMoveResponse(move=move_to_proto(entry))
+        task = self._runtime.move_task(entry.move.move_id)
+        progress = None if task is None else progress_of(task).to_proto()
+        return placement_pb2.GetMoveResponse(move=move_to_proto(entry), progress=progress)
+
+    async def WatchMove(  # noqa: N802 - gRPC's name
+        self, request: placement_pb2.WatchMoveRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[placement_pb2.WatchMoveResponse]:
+        """Progress of a move that is under way, and last the record; the record alone after."""
+        move_id = identifier(request.move_id, "move_id")
+        task = self._runtime.move_task(move_id)
+        if task is not None:
+            async for progress in self._verbs.watch(task, lambda one: one.ended):
+                yield placement_pb2.WatchMoveResponse(progress=progress.to_proto())
+        entry = await self._verbs.final(move_id)
+        yield placement_pb2.WatchMoveResponse(move=move_to_proto(entry))
 
     async def GetTrace(  # noqa: N802 - gRPC's name
         self, request: placement_pb2.GetTraceRequest, context: grpc.aio.ServicerContext
@@ -217,7 +248,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         """Progress until the bytes are staged, then what is staged."""
         move_id = identifier(request.move_id, "move_id")
         async for progress in self._verbs.stage(move_id):
-            yield placement_pb2.MigrateResponse(progress=_progress(progress))
+            yield placement_pb2.MigrateResponse(progress=progress.to_proto())
         manifest = self._verbs.staged_manifest(move_id)
         yield placement_pb2.MigrateResponse(manifest=manifest_to_proto(manifest))
 
@@ -265,7 +296,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         task = self._runtime.move_task(move_id)
         if task is not None:
             async for progress in self._verbs.watch(task, lambda one: one.ended):
-                yield placement_pb2.MoveSessionResponse(progress=_progress(progress))
+                yield placement_pb2.MoveSessionResponse(progress=progress.to_proto())
         entry = await self._verbs.final(move_id)
         yield placement_pb2.MoveSessionResponse(move=move_to_proto(entry))
 
@@ -395,14 +426,6 @@ def _some_nodes(node_ids: Iterable[str]) -> list[str]:
 def _drains(reports: Iterable[DrainReport]) -> list[placement_pb2.DrainRecord]:
     now_s = time.time()
     return [one.to_proto(now_s) for one in reports]
-
-
-def _progress(progress: Progress) -> placement_pb2.MoveProgress:
-    return placement_pb2.MoveProgress(
-        phase=move_pb2.MovePhase.Name(int(progress.phase)),
-        sent_bytes=progress.sent_bytes,
-        total_bytes=progress.total_bytes,
-    )
 
 
 def _optional(text: str, field: str) -> str:

@@ -105,6 +105,15 @@ def set_state(
         )
 
 
+def count_by_state(db: sqlite3.Connection) -> dict[str, int]:
+    """How many sessions are in each state; closed ones are not counted."""
+    states = [one.value for one in SessionState if one is not SessionState.CLOSED]
+    rows = db.execute(
+        "SELECT state, COUNT(*) FROM sessions WHERE state <> 'closed' GROUP BY state"
+    ).fetchall()
+    return dict.fromkeys(states, 0) | dict(rows)
+
+
 def lose_sessions_of(db: sqlite3.Connection, engine_id: str, incarnation: str) -> int:
     """LIVE to LOST for an engine that stopped renewing. Returns how many."""
     return _swap(

@@ -4,7 +4,7 @@ of them at once. A verb says how far the move may go and waits for it to get the
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from services.placement import events as ev
 from services.placement import move_table
@@ -12,6 +12,7 @@ from services.placement.beginning import busy
 from services.placement.move_task import MoveTask
 from services.placement.peers import Deadlines, Peers
 from services.placement.phases import Goal, MovePhase, Step
+from services.placement.progress import Progress, progress_of
 from services.placement.records import MoveEntry, SessionRecord, SessionState
 from services.placement.runtime import Runtime
 from services.placement.values import Failure
@@ -48,15 +49,6 @@ _STAGED_OR_LATER = frozenset(
         MovePhase.DONE,
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a move is, for whoever watches."""
-
-    phase: MovePhase
-    sent_bytes: int
-    total_bytes: int
 
 
 class Verbs:
@@ -221,24 +213,25 @@ class Verbs:
     async def watch(
         self, task: MoveTask, done: Callable[[MoveTask], bool]
     ) -> AsyncIterator[Progress]:
-        """Every phase once, and bytes as they go, until `done` or the end.
+        """Every phase once, steps and bytes as they go, until `done` or the end.
 
         Who stops watching stops nothing.
         """
-        seen, sent_bytes = 0, 0
+        seen, shown = 0, ("", 0)
         while True:
             while seen < len(task.phases):
-                yield Progress(task.phases[seen], task.context.sent_bytes, task.context.total_bytes)
+                shown = _showing(task)
+                yield progress_of(task, task.phases[seen])
                 seen += 1
-            if task.context.sent_bytes != sent_bytes:
-                sent_bytes = task.context.sent_bytes
-                yield Progress(task.phases[-1], sent_bytes, task.context.total_bytes)
+            if _showing(task) != shown:
+                shown = _showing(task)
+                yield progress_of(task)
             if (done(task) or task.ended) and seen == len(task.phases):
                 return
             await self._until(
                 task,
-                lambda one, seen=seen, sent_bytes=sent_bytes: (  # type: ignore[misc]
-                    len(one.phases) > seen or one.context.sent_bytes != sent_bytes or done(one)
+                lambda one, seen=seen, shown=shown: (  # type: ignore[misc]
+                    len(one.phases) > seen or _showing(one) != shown or done(one)
                 ),
             )
 
@@ -276,6 +269,11 @@ class Verbs:
                 field="move_id",
             )
         return task
+
+
+def _showing(task: MoveTask) -> tuple[str, int]:
+    """What a watcher is told of within a phase."""
+    return task.timed_step, task.context.sent_bytes
 
 
 def _verdict_known(entry: MoveEntry) -> bool:

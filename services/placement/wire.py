@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from services.placement.device import DeviceRecord
 from services.placement.fleet import Fleet, Profile
@@ -100,8 +101,13 @@ def _device_from_proto(message: placement_pb2.Device) -> DeviceRecord:
     )
 
 
-def device_to_proto(device: DeviceRecord, *, slots_free: int) -> placement_pb2.Device:
-    """The device as clients see it."""
+def device_to_proto(
+    device: DeviceRecord,
+    *,
+    slots_free: int,
+    in_role: Callable[[int], int] = lambda _role: 0,
+) -> placement_pb2.Device:
+    """The device as clients see it; `in_role` is how many of its slots have a `SlotRole`."""
     return placement_pb2.Device(
         name=device.name,
         uuid=device.uuid,
@@ -111,6 +117,9 @@ def device_to_proto(device: DeviceRecord, *, slots_free: int) -> placement_pb2.D
         numa_node=device.numa_node,
         nvlink_peers=device.nvlink_peers,
         digest_rate_bytes_per_s=device.digest_rate_bytes_per_s,
+        slots_live=in_role(move_pb2.SLOT_ROLE_LIVE),
+        slots_shadow=in_role(move_pb2.SLOT_ROLE_SHADOW),
+        slots_quarantined=in_role(move_pb2.SLOT_ROLE_QUARANTINED),
     )
 
 
@@ -281,7 +290,9 @@ def move_to_proto(entry: MoveEntry) -> move_pb2.MoveRecord:
     return record
 
 
-def session_to_proto(session: SessionRecord, fleet: Fleet) -> placement_pb2.Session:
+def session_to_proto(
+    session: SessionRecord, fleet: Fleet, block_index: int | None = None
+) -> placement_pb2.Session:
     """The session as clients see it, with the address to dial now."""
     suspended = session.state is SessionState.SUSPENDED
     engine = None if suspended else fleet.engines.get(session.owner)
@@ -298,6 +309,7 @@ def session_to_proto(session: SessionRecord, fleet: Fleet) -> placement_pb2.Sess
         slot=None if session.slot is None else slot_to_proto(session.slot),
         state_bytes=session.extent_bytes,
         parked=park_pb2.ParkKind.Name(0 if parked is None else parked.kind),
+        block_index=block_index,
     )
 
 

@@ -10,6 +10,7 @@ from worldline.fields import identifier, non_negative, positive, whole
 from worldline.rpc.channel import ChannelPool
 from worldline.sdk.calls import Caller, OnWaiting
 from worldline.sdk.drain import DrainRecord, drain_from_proto
+from worldline.sdk.following import OnProgress, follow
 from worldline.sdk.move_record import MoveRecord, move_from_proto
 from worldline.sdk.playback import Playback
 from worldline.sdk.records import (
@@ -142,12 +143,20 @@ class Client:
         response = await self._caller.retried(self._placement().ListSessions, request)
         return tuple(session_from_proto(session) for session in response.sessions)
 
-    async def moves(self, session_id: str = "", limit: int = 100) -> tuple[MoveRecord, ...]:
-        """Moves, newest first; of one session where `session_id` is given."""
+    async def moves(
+        self, session_id: str = "", limit: int = 100, *, under_way: bool = False
+    ) -> tuple[MoveRecord, ...]:
+        """Moves, newest first; of one session where `session_id` is given.
+
+        With `under_way` only those that have not ended. Each of them says how far it is.
+        """
         whole(limit, "limit", at_least=1, at_most=_MOVES_MAX)
-        request = placement_pb2.ListMovesRequest(session_id=session_id, limit=limit)
+        request = placement_pb2.ListMovesRequest(
+            session_id=session_id, limit=limit, under_way=under_way
+        )
         response = await self._caller.retried(self._placement().ListMoves, request)
-        return tuple(move_from_proto(move) for move in response.moves)
+        progress = response.progress
+        return tuple(move_from_proto(one, progress.get(one.move_id)) for one in response.moves)
 
     async def move_record(self, move_id: str) -> MoveRecord:
         """The truth about one move.
@@ -158,7 +167,23 @@ class Client:
         identifier(move_id, "move_id")
         request = placement_pb2.GetMoveRequest(move_id=move_id)
         response = await self._caller.retried(self._placement().GetMove, request)
-        return move_from_proto(response.move)
+        progress = response.progress if response.HasField("progress") else None
+        return move_from_proto(response.move, progress)
+
+    async def watch_move(self, move_id: str, on_progress: OnProgress | None = None) -> MoveRecord:
+        """The record of a move that somebody else has begun, once it is over.
+
+        Meanwhile `on_progress` hears of its phases, its steps and its bytes. Goes on across a
+        restart of placement.
+
+        Raises:
+            NotFound: no such move.
+            DeadlineExceeded: it did not end within the client's `move_timeout_s`; it goes on.
+        """
+        request = placement_pb2.WatchMoveRequest(move_id=identifier(move_id, "move_id"))
+        what = f"move {move_id}"
+        method = self._placement().WatchMove
+        return await follow(self._caller, method, request, what, self._move_timeout_s, on_progress)
 
     async def trace(self, move_id: str) -> Trace:
         """The spans of one move, from the embedded trace store.

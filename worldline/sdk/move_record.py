@@ -13,14 +13,41 @@ from worldline.sdk.rejected import Rejected
 from worldline.v1 import move_pb2, placement_pb2
 from worldline.verdict import Verdict, verdict_from_proto
 
+#: The step in which bytes are on the wire, and the one that holds the wait for it.
+PUSH, ARM = "push", "arm"
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A step of a move: its phase, and bytes while they are pushed (0 of 0 otherwise)."""
+    """A step of a move: its phase, and bytes once it is frozen (0 of 0 before).
+
+    `step` is what of the record's `timings_ms` runs now, for `step_ms` so far: admit, reserve, arm
+    (the wait for the wire, of `wait_max_ms` at most, is in it), freeze, push, verify, attach,
+    commit, thaw. It is empty while the move rests between verbs or gives back what it took.
+    `elapsed_ms` counts since placement began with the move.
+    """
 
     phase: MovePhase
     sent_bytes: int = 0
     total_bytes: int = 0
+    move_id: str = ""
+    step: str = ""
+    step_ms: float = 0.0
+    elapsed_ms: float = 0.0
+    wait_max_ms: float = 0.0
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """Bytes sent over the time of the push so far; 0 where nothing is pushed."""
+        if self.step != PUSH or self.step_ms <= 0:
+            return 0.0
+        return self.sent_bytes / self.step_ms * 1e3
+
+    @property
+    def remaining_ms(self) -> float | None:
+        """Until the last byte, at the rate so far; None where that says nothing."""
+        rate = self.rate_bytes_per_s
+        return (self.total_bytes - self.sent_bytes) / rate * 1e3 if rate > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +112,8 @@ class MoveRecord:
     target_digest: int
     trace_id: str
     age_ms: int
+    #: How far it is, where it is under way.
+    progress: Progress | None = None
 
     @property
     def committed(self) -> bool:
@@ -132,7 +161,16 @@ def progress_from_proto(message: placement_pb2.MoveProgress) -> Progress:
         InvalidInput: a phase that is unknown here.
     """
     phase = enum_member(MovePhase, message.phase, "progress.phase")
-    return Progress(phase, message.sent_bytes, message.total_bytes)
+    return Progress(
+        phase,
+        message.sent_bytes,
+        message.total_bytes,
+        move_id=message.move_id,
+        step=message.step,
+        step_ms=message.step_ms,
+        elapsed_ms=message.elapsed_ms,
+        wait_max_ms=message.wait_max_ms,
+    )
 
 
 def failure_from_proto(message: move_pb2.Failure) -> Failure:
@@ -161,7 +199,9 @@ def push_stats_from_proto(message: move_pb2.PushStats) -> PushStats:
     )
 
 
-def move_from_proto(message: move_pb2.MoveRecord) -> MoveRecord:
+def move_from_proto(
+    message: move_pb2.MoveRecord, progress: placement_pb2.MoveProgress | None = None
+) -> MoveRecord:
     """Parse once, at the edge.
 
     Raises:
@@ -185,4 +225,5 @@ def move_from_proto(message: move_pb2.MoveRecord) -> MoveRecord:
         target_digest=message.target_digest,
         trace_id=message.trace_id,
         age_ms=message.age_ms,
+        progress=None if progress is None else progress_from_proto(progress),
     )

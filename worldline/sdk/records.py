@@ -51,7 +51,8 @@ class Device:
     `uuid` is a GPU's own name, empty for the CPU; `numa_node` is None where the machine does not
     say; `nvlink_peers` are the UUIDs of the GPUs that NVLink reaches from it.
     `digest_rate_bytes_per_s` is what the host's cores verify in a second for all its nodes
-    together, 0 where the device does that itself.
+    together, 0 where the device does that itself. Free slots are the directory's count; live,
+    shadow and quarantined ones are the mover's own, of its last renewal.
     """
 
     name: str
@@ -62,6 +63,9 @@ class Device:
     numa_node: int | None
     nvlink_peers: tuple[str, ...]
     digest_rate_bytes_per_s: float = 0.0
+    slots_live: int = 0
+    slots_shadow: int = 0
+    slots_quarantined: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,8 @@ class SessionInfo:
     state_bytes: int
     slot: SlotName | None
     parked: ParkKind | None = None
+    #: Of the next block, as the owner said last; None where it has not said so yet.
+    block_index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,9 @@ def _device_from_proto(message: placement_pb2.Device) -> Device:
         numa_node=message.numa_node if message.HasField("numa_node") else None,
         nvlink_peers=tuple(message.nvlink_peers),
         digest_rate_bytes_per_s=message.digest_rate_bytes_per_s,
+        slots_live=message.slots_live,
+        slots_shadow=message.slots_shadow,
+        slots_quarantined=message.slots_quarantined,
     )
 
 
@@ -216,6 +225,7 @@ def session_from_proto(message: placement_pb2.Session) -> SessionInfo:
         state_bytes=message.state_bytes,
         slot=slot_from_proto(message.slot) if message.HasField("slot") else None,
         parked=enum_member(ParkKind, message.parked, "session.parked") if message.parked else None,
+        block_index=message.block_index if message.HasField("block_index") else None,
     )
 
 

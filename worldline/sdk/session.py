@@ -13,13 +13,14 @@ from worldline.park import ParkKind
 from worldline.rpc.channel import ChannelPool
 from worldline.sdk.block import Block
 from worldline.sdk.calls import Caller
+from worldline.sdk.following import OnProgress
 from worldline.sdk.move_record import Failure, MoveRecord
 from worldline.sdk.playback import Playback
 from worldline.sdk.player import Actions, Player
 from worldline.sdk.records import SessionInfo, session_from_proto
 from worldline.sdk.route import Route
 from worldline.sdk.suspension import Suspender, SuspensionRecord
-from worldline.sdk.verbs import OnProgress, Verbs
+from worldline.sdk.verbs import Verbs
 from worldline.state.manifest import Manifest
 from worldline.v1 import placement_pb2, placement_pb2_grpc
 from worldline.verdict import Verdict

@@ -6,35 +6,18 @@ import asyncio
 import dataclasses
 import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
-import grpc
-
-from worldline.errors import (
-    Conflict,
-    DeadlineExceeded,
-    InvalidInput,
-    Unavailable,
-    WorldlineError,
-)
+from worldline.errors import Conflict, DeadlineExceeded, Unavailable
 from worldline.fields import non_negative
 from worldline.rpc.channel import mapped_errors
-from worldline.sdk.calls import Caller, transport_status
-from worldline.sdk.move_record import (
-    Failure,
-    MoveRecord,
-    Progress,
-    failure_from_proto,
-    move_from_proto,
-    progress_from_proto,
-)
+from worldline.sdk.calls import Caller
+from worldline.sdk.following import OnProgress, follow, report
+from worldline.sdk.move_record import Failure, MoveRecord, failure_from_proto, move_from_proto
 from worldline.state.codec import manifest_from_proto
 from worldline.state.manifest import Manifest
 from worldline.v1 import placement_pb2, placement_pb2_grpc
 from worldline.verdict import Verdict, verdict_from_proto
-
-OnProgress = Callable[[Progress], None]
 
 
 class Verbs:
@@ -108,7 +91,7 @@ class Verbs:
                 if response.WhichOneof("event") == "manifest":
                     self._staged = manifest_from_proto(response.manifest)
                     return self._staged
-                _report(response.progress, on_progress)
+                report(response.progress, on_progress)
         raise Unavailable("placement ended the stream without a manifest", reason="STREAM_ENDED")
 
     async def verify(self) -> bool:
@@ -177,42 +160,14 @@ class Verbs:
             idempotency_key=uuid.uuid4().hex,
             saves_ms=non_negative(saves_ms, "saves_ms"),
         )
-        deadline_s = time.monotonic() + self._timeout_s
-        attempt = 1
-        while True:
-            try:
-                return await self._follow(request, attempt, deadline_s, on_progress)
-            except WorldlineError as error:
-                policy, now_s = self._caller.policy, time.monotonic()
-                delay_s = policy.delay_s(error, attempt, now_s, deadline_s)
-                if transport_status(error) is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise DeadlineExceeded(
-                        f"the move of {self._session_id} did not end within {self._timeout_s:g} s; "
-                        "it goes on, ask Client.moves"
-                    ) from error
-                if delay_s is None:
-                    self._caller.give_up(error)
-            await asyncio.sleep(delay_s)
-            attempt += 1
-
-    async def _follow(
-        self,
-        request: placement_pb2.MoveSessionRequest,
-        attempt: int,
-        deadline_s: float,
-        on_progress: OnProgress | None,
-    ) -> MoveRecord:
-        call = self._placement.MoveSession(
+        return await follow(
+            self._caller,
+            self._placement.MoveSession,
             request,
-            timeout=max(0.001, deadline_s - time.monotonic()),
-            metadata=self._caller.metadata(attempt),
+            f"the move of {self._session_id}",
+            self._timeout_s,
+            on_progress,
         )
-        async with mapped_errors():
-            async for response in call:
-                if response.WhichOneof("event") == "move":
-                    return move_from_proto(response.move)
-                _report(response.progress, on_progress)
-        raise Unavailable("placement ended the stream without a record", reason="STREAM_ENDED")
 
     async def _settled(self, move_id: str) -> MoveRecord:
         """The move's record once it is decided and over."""
@@ -245,13 +200,3 @@ class Verbs:
         if not self.move_id:
             raise Conflict("no move was admitted; call admit first", reason="NO_MOVE")
         return self.move_id
-
-
-def _report(message: placement_pb2.MoveProgress, on_progress: OnProgress | None) -> None:
-    if on_progress is None:
-        return
-    try:
-        progress = progress_from_proto(message)
-    except InvalidInput:
-        return  # a phase of a newer placement: not worth losing the move's answer for
-    on_progress(progress)

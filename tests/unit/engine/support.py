@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, cast
 import grpc
 import torch
 
+from services.engine.core import World
 from services.engine.device import CPU_DEVICE
 from services.engine.engine import Engine
 from services.engine.events import MoveOutcome
@@ -190,6 +191,7 @@ class FakeDirectory:
         self.registered: list[str] = []
         self.failure: Exception | None = None
         self.failed: tuple[FailedWorld, ...] = ()
+        self.running: dict[str, tuple[int, int]] = {}
         #: How long the last renewal would have waited for its answer.
         self.within_s = 0.0
 
@@ -205,9 +207,11 @@ class FakeDirectory:
         incarnation: str,
         profiles: object,
         failed: tuple[FailedWorld, ...],
+        running: Iterable[World],
         within_s: float,
     ) -> tuple[float, dict[str, int]]:
         self.failed = failed
+        self.running = {one.session_id: (one.epoch, one.block_index) for one in running}
         self.within_s = within_s
         if self.failure is not None:
             raise self.failure

@@ -52,6 +52,12 @@ async def test_a_world_that_the_directory_does_not_name_ends(source: Harness) ->
     assert not slot_mapped()
 
 
+async def test_a_renewal_says_at_which_block_each_world_is(source: Harness) -> None:
+    await source.open()
+    await source.upkeep._renew()
+    assert source.directory.running == {"s1": (1, 0)}
+
+
 async def test_a_renewal_waits_no_longer_than_its_answer_is_worth(source: Harness) -> None:
     """One that hangs must not keep the next ones from being sent."""
     source.directory.lease_ms = 1_500.0
@@ -69,7 +75,7 @@ async def test_a_renewal_waits_no_longer_than_its_answer_is_worth(source: Harnes
     await server.start()
     async with asyncio.timeout(5):
         with pytest.raises(DeadlineExceeded):
-            await Directory(channels, address, 60.0).renew("e1", "i1", (), (), 0.05)
+            await Directory(channels, address, 60.0).renew("e1", "i1", (), (), (), 0.05)
     await channels.close()
     await server.stop(0)
 
