@@ -12,6 +12,7 @@ from services.admission.settings import AdmissionSettings
 from worldline.rpc.host import announce_ready, load_settings, run_service
 from worldline.rpc.server import GrpcServer
 from worldline.telemetry import start
+from worldline.telemetry.catalogue import LEASES
 from worldline.v1 import admission_pb2_grpc
 
 
@@ -19,7 +20,7 @@ async def serve(settings: AdmissionSettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set.
 
     Raises:
-        Unavailable: the port is taken.
+        Unavailable: a port is taken.
         InvalidInput: settings that contradict each other, or a key file that is none.
     """
     server = GrpcServer(reflection_enabled=settings.reflection)
@@ -43,20 +44,22 @@ async def serve(settings: AdmissionSettings, stop: asyncio.Event) -> None:
         settings.trace_store,
         log_format=settings.log_format,
         log_level=settings.log_level,
+        metrics_listen=settings.metrics_listen,
     )
+    telemetry.observe(LEASES, runtime.leases)
     try:
         # The group ends the service when the reaper fails: holds that never end are a leak.
         async with asyncio.TaskGroup() as tasks:
             reaper = tasks.create_task(runtime.reap(), name="admission.reaper")
             try:
                 await server.start()
-                announce_ready(settings, settings.advertise or address)
+                announce_ready(settings, settings.advertise or address, telemetry.metrics_address)
                 await stop.wait()
             finally:
                 await server.stop(settings.grace_s)
                 reaper.cancel()
     finally:
-        telemetry.shutdown()
+        telemetry.shutdown(settings.flush_s)
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ class AdmissionRuntime:
         if finished.taught is not None and report.sample is not None:
             (source, target), _ = finished.taught
             rate = report.sample.wire_bytes / report.sample.transfer_ms * 1e3
-            instruments().path_rate(rate, source, target)
+            instruments().path_rate(rate, source, target, verified=report.verified)
         _log.info(
             "move.finished",
             move_id=report.move_id,
@@ -122,11 +122,17 @@ class AdmissionRuntime:
         )
         return finished
 
+    def leases(self) -> dict[tuple[str, ...], float]:
+        """Holds in force, for the metrics; from any thread."""
+        return {("hold",): len(self.core.holds)}
+
     async def reap(self) -> None:
         """End holds at their deadlines, until cancelled."""
         while True:
             await self._until_due()
-            for hold in self.core.expire(self._clock()):
+            expired = self.core.expire(self._clock())
+            instruments().reaped("hold", len(expired))
+            for hold in expired:
                 _log.warning(
                     "hold.expired",
                     move_id=hold.claims.move_id,

@@ -107,6 +107,7 @@ class Generation:
         model = session.model
         if done.error is None:
             self._profiles.add(model.preset, model.quanta_per_block, done.elapsed_ms)
+            instruments().quantum_ended(model.preset, done.elapsed_ms)
         if done.error is not None or done.frames is not None:
             # Nothing here may keep the state's views alive once the world ends with this block.
             session.run = None

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
+class Addresses(NamedTuple):
+    """Where others reach this engine, and its metrics; the latter empty where nobody can."""
+
+    engine: str
+    metrics: str
+
+
 async def serve(settings: EngineSettings, stop: asyncio.Event) -> None:
     """Serve until `stop`.
 
@@ -38,15 +45,17 @@ async def serve(settings: EngineSettings, stop: asyncio.Event) -> None:
         instance=settings.engine_id,
         log_format=settings.log_format,
         log_level=settings.log_level,
+        metrics_listen=settings.metrics_listen,
     )
+    addresses = Addresses(settings.advertise or address, telemetry.metrics_address)
     try:
-        await _serve_engine(settings, server, settings.advertise or address, stop)
+        await _serve_engine(settings, server, addresses, stop)
     finally:
-        telemetry.shutdown()
+        telemetry.shutdown(settings.flush_s)
 
 
 async def _serve_engine(
-    settings: EngineSettings, server: GrpcServer, address: str, stop: asyncio.Event
+    settings: EngineSettings, server: GrpcServer, addresses: Addresses, stop: asyncio.Event
 ) -> None:
     from services.engine.device import describe_device, fix_numerics
     from services.engine.servicer import EngineServicer
@@ -57,7 +66,7 @@ async def _serve_engine(
     fix_numerics(device)
     channels = ChannelPool()
     worker = Worker(settings.threads, device)
-    engine, upkeep = build(settings, device, worker, channels, address)
+    engine, upkeep = build(settings, device, worker, channels, addresses.engine)
     try:
         servicer = EngineServicer(engine, settings.engine_id)
         server.add(add_EngineServiceServicer_to_server, servicer, "worldline.v1.EngineService")
@@ -66,8 +75,8 @@ async def _serve_engine(
         if not await _first_of(stop, [asyncio.create_task(register, name="registration")]):
             return
         async with _loops(engine, upkeep) as loops:
-            announce_ready(settings, address)
-            _log.info("engine.ready", address=address, engine_id=settings.engine_id)
+            announce_ready(settings, addresses.engine, addresses.metrics)
+            _log.info("engine.ready", address=addresses.engine, engine_id=settings.engine_id)
             # A loop that ends by itself has failed: its error ends the process.
             await _first_of(stop, loops)
             await server.stop(settings.grace_s)

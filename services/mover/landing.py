@@ -171,6 +171,8 @@ class Landing:
         self._abort.check()
         self._stage()
         instruments().wire_bytes(extent_bytes, "receive")
+        if own is not None:
+            instruments().verified(transfer.tail_ms, "landing")
         return self._receipt(frozen.layout, own, transfer)
 
     async def _grant(self, emit: Emit) -> tuple[Transfer, Request, memoryview]:

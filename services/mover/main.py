@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from services.mover.latency import keep_what_is_loaded, prefer_latency
 from services.mover.membership import Membership
@@ -18,9 +19,17 @@ from worldline.devicename import cuda_index
 from worldline.errors import Unavailable
 from worldline.rpc.host import announce_ready, load_settings, run_service, unless_stopped
 from worldline.rpc.server import GrpcServer
+from worldline.telemetry.catalogue import LEASES, SLOTS
 from worldline.v1 import mover_pb2_grpc
 
 TransportFactory = Callable[[Sequence[int]], Transport]
+
+
+class Addresses(NamedTuple):
+    """Where others reach this mover, and its metrics; the latter empty where nobody can."""
+
+    mover: str
+    metrics: str
 
 
 def ucx_transport(lane: Lane) -> TransportFactory:
@@ -51,15 +60,33 @@ async def serve(
     indices = (cuda_index(name) for name in settings.devices)
     cuda_devices = [index for index in indices if index is not None]
     make_transport = transport_factory or ucx_transport(settings.lane)
-    runtime = MoverRuntime(settings, make_transport(cuda_devices))
     tracing = telemetry.start(
         "mover",
         settings.trace_store,
         instance=settings.node_id,
         log_format=settings.log_format,
         log_level=settings.log_level,
+        metrics_listen=settings.metrics_listen,
     )
-    membership = Membership(runtime, address)
+    try:
+        # Imports UCX: whatever is taken has failed by now.
+        runtime = MoverRuntime(settings, make_transport(cuda_devices))
+        tracing.observe(SLOTS, runtime.slot_counts)
+        tracing.observe(LEASES, runtime.leases)
+        addresses = Addresses(address, tracing.metrics_address)
+        await _serve(settings, stop, server, runtime, addresses)
+    finally:
+        await asyncio.to_thread(tracing.shutdown, settings.flush_s)
+
+
+async def _serve(
+    settings: MoverSettings,
+    stop: asyncio.Event,
+    server: GrpcServer,
+    runtime: MoverRuntime,
+    addresses: Addresses,
+) -> None:
+    membership = Membership(runtime, addresses.mover)
     try:
         await runtime.start()
         server.add(
@@ -71,13 +98,12 @@ async def serve(
         if settings.placement_address and not await unless_stopped(stop, membership.join()):
             return
         keep_what_is_loaded()
-        announce_ready(settings, address)
+        announce_ready(settings, addresses.mover, addresses.metrics)
         await unless_stopped(stop, _first_failure([*runtime.loops, *membership.loops]))
     finally:
         await membership.leave()
         await server.stop(settings.grace_s)
         await runtime.stop()
-        await asyncio.to_thread(tracing.shutdown)
 
 
 async def _first_failure(loops: list[asyncio.Task[None]]) -> None:

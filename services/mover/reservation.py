@@ -100,6 +100,11 @@ class Reservations:
         self._living: dict[str, Reservation] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
 
+    def in_force(self) -> int:
+        """How many are under way; from any thread."""
+        living = list(self._living.values())
+        return sum(one.state is not ReservationState.PROMOTED for one in living)
+
     def add(
         self, claims: TicketClaims, slot: SlotRef, extent_bytes: int, offer_by: float
     ) -> Reservation:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -41,7 +42,7 @@ from worldline.state.digest import compose
 from worldline.state.gf2 import make_tables
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests, Manifest
-from worldline.telemetry import span
+from worldline.telemetry import instruments, span
 from worldline.ticket import SignedTicket
 
 _log = structlog.get_logger(__name__)
@@ -375,10 +376,12 @@ class MoverRuntime:
         self.slots.pin(slot)
         try:
             with span("mover.verify", move_id=reservation.claims.move_id) as active:
+                began_s = self.now()
                 crcs = await digest_at_rest(layout, self.slot_memory(slot), self.pool)
                 own = compose(layout, crcs)
                 difference = compare(layout, expected, own)
                 active.set(equal=difference is None)
+                instruments().verified((self.now() - began_s) * 1e3, "read_back")
             self.reservations.verified(reservation_id, equal=difference is None)
             if promote and difference is None:
                 self.promote(reservation_id, slot)
@@ -414,6 +417,7 @@ class MoverRuntime:
             for reservation in self.reservations.due(self.now()):
                 state = reservation.state.value
                 _log.info("reservation.reaped", id=reservation.reservation_id, state=state)
+                instruments().reaped("reservation")
                 cause = DeadlineExceeded(
                     f"the reservation was {state} for longer than allowed", reason="LEASE_EXPIRED"
                 )
@@ -425,6 +429,15 @@ class MoverRuntime:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, pause_s)):
                     await self._reap_now.wait()
+
+    def slot_counts(self) -> dict[tuple[str, ...], float]:
+        """Slots by role, for the metrics; from any thread."""
+        roles = Counter(state.role for state in self.slots.states())
+        return {(role.name.lower(),): roles[role] for role in SlotRole}
+
+    def leases(self) -> dict[tuple[str, ...], float]:
+        """Reservations in force, for the metrics; from any thread."""
+        return {("reservation",): self.reservations.in_force()}
 
     def census(self) -> dict[str, int]:
         """What this process holds."""

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 from services.mover.wires import Granted, Refused, WireDirection, Wires
 from services.mover.wirewait import WireWait
 from worldline.errors import CapacityExhausted
-from worldline.telemetry import span
+from worldline.telemetry import instruments, span
 from worldline.ticket import TicketClaims
 
 T = TypeVar("T")
 
 #: A wait that ended without a forecast: nobody is known to be done sooner.
 _RETRY_MS = 1000
+_IO_DIRECTIONS = {WireDirection.INTO: "receive", WireDirection.OUT_OF: "transmit"}
 _WAY = {WireDirection.INTO: "into", WireDirection.OUT_OF: "out of"}
 
 
@@ -67,7 +68,8 @@ class WireKeeper:
             InvalidInput: from this node to itself.
         """
         wire_id = wait.ask.wire_id
-        self._wires.ask(wait.ask, self._now())
+        asked_s = self._now()
+        self._wires.ask(wait.ask, asked_s)
         loop = asyncio.get_running_loop()
         kept = _Kept(claims, loop.create_future(), loop.create_future())
         self._kept[wire_id] = kept
@@ -88,6 +90,9 @@ class WireKeeper:
                 kept.told.exception()  # seen, also where a cancellation came with it
             self.give_back(wire_id)
             raise
+        finally:
+            waited_ms = (self._now() - asked_s) * 1e3
+            instruments().wire_waited(waited_ms, _IO_DIRECTIONS[wait.ask.direction])
 
     async def until_granted(self, wire_id: str, asking: Coroutine[Any, Any, T]) -> T:
         """Ask the peer, with a turn of this node; bulk may lose the turn meanwhile.

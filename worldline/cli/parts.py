@@ -45,7 +45,8 @@ class ClusterOptions:
     one device.
 
     `slot_bytes` is the size of each of the `slots` slots of a node; `threads` the compute threads
-    of each engine; `port` is placement's on the loopback interface, 0 for a free one;
+    of each engine; `port` is placement's on the loopback interface, 0 for a free one; with
+    `metrics` every service answers Prometheus, there too, on a free port of its own;
     `node_options` is by node id (`node-1` and so on).
 
     Raises:
@@ -60,6 +61,7 @@ class ClusterOptions:
     port: int = 0
     log_format: str = "console"
     log_level: str = "info"
+    metrics: bool = False
     start_timeout_s: float = 120.0
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
     admission_entry: str = "services.admission.main:main"
@@ -163,4 +165,5 @@ class ClusterOptions:
             "trace_store": trace_store,
             "log_format": self.log_format,
             "log_level": self.log_level,
+            **({"metrics_listen": "127.0.0.1:0"} if self.metrics else {}),
         }

@@ -57,8 +57,9 @@ class ServiceProcess:
     ) -> None:
         self.spec = spec
         self.log_path = log_path
-        #: host:port once ready.
+        #: host:port once ready, and of its metrics; the latter empty where it has none.
         self.address = ""
+        self.metrics_address = ""
         self._process = process
         self._ready_fd = ready_fd
 
@@ -123,7 +124,9 @@ class ServiceProcess:
             raise self._failed(f"was not ready within {timeout_s:g} s") from None
         if not line:
             raise self._failed(f"ended with status {self.status} before it was ready")
-        self.address = str(json.loads(line)["address"])
+        said = json.loads(line)
+        self.address = str(said["address"])
+        self.metrics_address = str(said.get("metrics_address", ""))
         return self.address
 
     async def wait(self) -> int:

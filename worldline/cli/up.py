@@ -15,6 +15,7 @@ from worldline.cli.cluster import LocalCluster
 from worldline.cli.common import DevicesOption, DirOption, JsonOption, run
 from worldline.cli.output import console, err_console, print_json_line, print_table
 from worldline.cli.parts import ClusterOptions
+from worldline.cli.process import ServiceProcess
 from worldline.cli.rundir import default_run_dir
 from worldline.devicename import CPU
 from worldline.fields import positive
@@ -44,6 +45,12 @@ def up(
     log_level: Annotated[LogLevel, typer.Option(help="Least level that is logged.")] = (
         LogLevel.INFO
     ),
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics", help="Answer Prometheus: GET /metrics on a loopback port of each service."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a local cluster until Ctrl-C: admission, placement, and a mover and engine per node."""
@@ -57,6 +64,7 @@ def up(
             devices=tuple(devices.split(",")),
             port=port,
             log_level=log_level.value,
+            metrics=metrics,
         )
         run_dir = (directory or default_run_dir()).absolute()
         say = (lambda _text: None) if as_json else _say
@@ -135,16 +143,29 @@ def _announce(cluster: LocalCluster, as_json: bool) -> None:
                 "placement_address": cluster.placement_address,
                 "admission_address": cluster.admission_address,
                 "dir": str(cluster.path),
-                "services": {
-                    each.name: {"address": each.address, "pid": each.pid}
-                    for each in cluster.services.values()
-                },
+                "services": {each.name: _described(each) for each in cluster.services.values()},
             }
         )
         return
-    rows = ((each.name, each.address, each.pid) for each in cluster.services.values())
+    rows = [(each.name, each.address, each.pid) for each in cluster.services.values()]
     print_table(("SERVICE", "ADDRESS", "PID"), rows)
+    scraped = [each for each in cluster.services.values() if each.metrics_address]
+    if scraped:
+        console.print()
+        print_table(
+            ("SERVICE", "METRICS"),
+            [(each.name, _metrics_url(each)) for each in scraped],
+        )
     console.print(f"\nserving; logs in {cluster.path / 'run' / 'logs'}; Ctrl-C stops", markup=False)
+
+
+def _described(service: ServiceProcess) -> dict[str, object]:
+    found: dict[str, object] = {"address": service.address, "pid": service.pid}
+    return found | ({"metrics": _metrics_url(service)} if service.metrics_address else {})
+
+
+def _metrics_url(service: ServiceProcess) -> str:
+    return f"http://{service.metrics_address}/metrics"
 
 
 def _say(text: str) -> None:

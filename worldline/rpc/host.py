@@ -40,6 +40,13 @@ class ServiceSettings(BaseSettings):
     trace_store: str = Field(
         "", description="OTLP/gRPC address of the embedded trace store (placement's); empty: none"
     )
+    metrics_listen: str = Field(
+        "",
+        description="host:port of GET /metrics for Prometheus; port 0 picks a free one; empty: off",
+    )
+    flush_s: float = Field(
+        1.5, ge=0, le=60, description="time for the last spans and metrics at shutdown"
+    )
 
 
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
@@ -64,11 +71,12 @@ def load_settings(settings_class: type[SettingsT]) -> SettingsT:
         raise SystemExit(2) from None
 
 
-def announce_ready(settings: ServiceSettings, address: str) -> None:
+def announce_ready(settings: ServiceSettings, address: str, metrics_address: str = "") -> None:
     """Tell the parent, once, that the service serves and where: one JSON line on `ready_fd`."""
     if settings.ready_fd < 0:
         return
-    line = json.dumps({"address": address, "pid": os.getpid()}) + "\n"
+    said = {"address": address, "pid": os.getpid(), "metrics_address": metrics_address}
+    line = json.dumps(said) + "\n"
     with os.fdopen(settings.ready_fd, "w") as stream:
         stream.write(line)
 

@@ -13,18 +13,22 @@ from worldline.telemetry.spans import (
     ActiveSpan,
     current_trace_id,
     current_traceparent,
+    lasting_span,
     span,
     traceparent_in,
 )
+from worldline.telemetry.threads import carried
 
 __all__ = [
     "ActiveSpan",
     "Instruments",
     "Telemetry",
+    "carried",
     "configure_logs",
     "current_trace_id",
     "current_traceparent",
     "instruments",
+    "lasting_span",
     "span",
     "start",
     "traceparent_in",

@@ -1,4 +1,4 @@
-"""Instruments: the project's metrics, named after OpenTelemetry's conventions.
+"""Instruments: where services report the catalogue's metrics.
 
 Durations are in seconds and sizes in bytes on the wire, as the conventions ask; the functions
 take the project's own units and convert.
@@ -6,99 +6,166 @@ take the project's own units and convert.
 
 from __future__ import annotations
 
-from opentelemetry.metrics import Meter, get_meter
+from collections.abc import Callable, Iterable, Mapping
 
-#: Seconds; frozen times run from a few milliseconds (paper, section 7) to tens of seconds on CPUs.
-_DURATION_BOUNDS_S = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-)  # fmt: skip
+import structlog
+from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
+
+from worldline.telemetry import catalogue
+from worldline.telemetry.catalogue import Kind, Metric
+from worldline.telemetry.labels import LabelSets
+
+_log = structlog.get_logger(__name__)
+
+#: Figures by the values of their labels, read when somebody collects; from any thread.
+Reading = Callable[[], Mapping[tuple[str, ...], float]]
+
+
+class _Recorder:
+    """One counter or histogram and the labels that it has seen."""
+
+    __slots__ = ("_record", "_sets")
+
+    def __init__(self, meter: Meter, metric: Metric) -> None:
+        self._sets = LabelSets(metric.labels)
+        self._record: Callable[[float, Mapping[str, str]], None]
+        if metric.kind is Kind.COUNTER:
+            made = meter.create_counter(metric.name, metric.unit, metric.description)
+            self._record = made.add
+        else:
+            self._record = meter.create_histogram(
+                metric.name,
+                metric.unit,
+                metric.description,
+                explicit_bucket_boundaries_advisory=metric.bounds,
+            ).record
+
+    def __call__(self, figure: float, *values: str) -> None:
+        self._record(figure, self._sets.of(values))
 
 
 class Instruments:
     """Every metric that Worldline reports, on one meter."""
 
     def __init__(self, meter: Meter) -> None:
-        self._moves = meter.create_counter(
-            "worldline.moves", unit="{move}", description="Moves that ended, by outcome and reason"
+        self._meter = meter
+        self._readings: dict[str, Reading] = {}
+        self._observed: set[str] = set()
+        made = {
+            metric.name: _Recorder(meter, metric)
+            for metric in catalogue.METRICS
+            if metric.kind in (Kind.COUNTER, Kind.HISTOGRAM)
+        }
+        self._moves = made[catalogue.MOVES.name]
+        self._deadlines = made[catalogue.MOVE_DEADLINES.name]
+        self._frozen = made[catalogue.MOVE_FROZEN.name]
+        self._phase = made[catalogue.MOVE_PHASE.name]
+        self._reaps = made[catalogue.REAPS.name]
+        self._verdicts = made[catalogue.VERDICTS.name]
+        self._rate = made[catalogue.PATH_RATE.name]
+        self._mismatches = made[catalogue.PATH_MISMATCHES.name]
+        self._wire = made[catalogue.WIRE_IO.name]
+        self._wire_wait = made[catalogue.WIRE_WAIT.name]
+        self._verify = made[catalogue.VERIFY.name]
+        self._blocks = made[catalogue.BLOCKS.name]
+        self._block = made[catalogue.BLOCK.name]
+        self._quantum = made[catalogue.QUANTUM.name]
+        self._missed = made[catalogue.MISSED_PERIODS.name]
+
+    def observe(self, metric: Metric, read: Reading) -> None:
+        """Report what `read` gives whenever somebody collects; a second one replaces the first.
+
+        `read` is called on the collector's thread and must not wait for long.
+        """
+        self._readings[metric.name] = read
+        if metric.name in self._observed:
+            return
+        self._observed.add(metric.name)
+        sets = LabelSets(metric.labels)
+
+        def observed(_options: CallbackOptions) -> Iterable[Observation]:
+            return self._read(metric, sets)
+
+        create = (
+            self._meter.create_observable_counter
+            if metric.kind is Kind.OBSERVED_COUNTER
+            else self._meter.create_observable_up_down_counter
         )
-        self._frozen = meter.create_histogram(
-            "worldline.move.frozen.duration",
-            unit="s",
-            description="From the source's freeze to the target's activation",
-            explicit_bucket_boundaries_advisory=_DURATION_BOUNDS_S,
-        )
-        self._phase = meter.create_histogram(
-            "worldline.move.phase.duration",
-            unit="s",
-            description="One phase of a move",
-            explicit_bucket_boundaries_advisory=_DURATION_BOUNDS_S,
-        )
-        self._wire = meter.create_counter(
-            "worldline.wire.io", unit="By", description="Bytes on the wire, by direction"
-        )
-        self._rate = meter.create_histogram(
-            "worldline.path.rate", unit="By/s", description="Rate of one push, by source and target"
-        )
-        self._mismatches = meter.create_counter(
-            "worldline.path.mismatches",
-            unit="{mismatch}",
-            description="Pushes whose bytes differed at the target, by source and target",
-        )
-        self._verdicts = meter.create_counter(
-            "worldline.admission.verdicts", unit="{verdict}", description="Verdicts, by reason"
-        )
-        self._blocks = meter.create_counter(
-            "worldline.blocks", unit="{block}", description="Blocks generated"
-        )
-        self._block = meter.create_histogram(
-            "worldline.block.duration",
-            unit="s",
-            description="Generation of one block",
-            explicit_bucket_boundaries_advisory=_DURATION_BOUNDS_S,
-        )
-        self._missed = meter.create_counter(
-            "worldline.missed_periods",
-            unit="{period}",
-            description="Periods that ended before their block was generated",
-        )
+        create(metric.name, [observed], metric.unit, metric.description)
+
+    def _read(self, metric: Metric, sets: LabelSets) -> list[Observation]:
+        read = self._readings.get(metric.name)
+        if read is None:
+            return []
+        try:
+            figures = read()
+        except Exception as error:
+            # One figure less in this collection; the others are somebody's alarms.
+            _log.warning("metric.unread", metric=metric.name, error=str(error))
+            return []
+        return [Observation(figure, sets.of(values)) for values, figure in figures.items()]
+
+    def stop_observing(self) -> None:
+        """Call nobody's reading any more: what they read is about to go."""
+        self._readings.clear()
 
     def move_ended(self, outcome: str, reason: str = "", frozen_ms: float = 0.0) -> None:
         """Count one ended move: outcome committed, aborted or rejected; reason empty if none."""
-        attributes = {"worldline.outcome": outcome, "worldline.reason": reason}
-        self._moves.add(1, attributes)
+        self._moves(1, outcome, reason or "none")
         if frozen_ms > 0:
-            self._frozen.record(frozen_ms / 1e3, {"worldline.outcome": outcome})
+            self._frozen(frozen_ms / 1e3, outcome)
+
+    def move_timed(self, frozen_ms: float, horizon_ms: float) -> None:
+        """Count one committed move as on time, or as later than its session's horizon."""
+        self._deadlines(1, "on_time" if frozen_ms <= horizon_ms else "missed")
 
     def phase_ended(self, name: str, duration_ms: float) -> None:
         """Record the duration of one phase of a move."""
-        self._phase.record(duration_ms / 1e3, {"worldline.phase": name})
+        self._phase(duration_ms / 1e3, name)
+
+    def reaped(self, what: str, count: int = 1) -> None:
+        """Count what a reaper ended: session, hold, reservation, slot or parked."""
+        if count:
+            self._reaps(count, what)
 
     def wire_bytes(self, size_bytes: int, direction: str) -> None:
         """Count bytes that this process put on (`transmit`) or took off (`receive`) the wire."""
-        self._wire.add(size_bytes, {"network.io.direction": direction})
+        self._wire(size_bytes, direction)
 
-    def path_rate(self, rate_bytes_per_s: float, source: str, target: str) -> None:
+    def wire_waited(self, wait_ms: float, direction: str) -> None:
+        """Record how long a push (`transmit`) or a landing (`receive`) waited for its wire."""
+        self._wire_wait(wait_ms / 1e3, direction)
+
+    def verified(self, duration_ms: float, verification: str) -> None:
+        """Record what verifying took: `landing` after the last byte, or `read_back`."""
+        self._verify(duration_ms / 1e3, verification)
+
+    def path_rate(
+        self, rate_bytes_per_s: float, source: str, target: str, *, verified: bool
+    ) -> None:
         """Record the rate of one push between two nodes."""
-        attributes = {"worldline.source": source, "worldline.target": target}
-        self._rate.record(rate_bytes_per_s, attributes)
+        self._rate(rate_bytes_per_s, source, target, "true" if verified else "false")
 
     def path_mismatch(self, source: str, target: str) -> None:
         """Count one digest mismatch on a path: a bad route must not vanish in averages."""
-        self._mismatches.add(1, {"worldline.source": source, "worldline.target": target})
+        self._mismatches(1, source, target)
 
     def verdict(self, reason: str) -> None:
         """Count one verdict: `admitted`, or the reject's reason."""
-        self._verdicts.add(1, {"worldline.reason": reason})
+        self._verdicts(1, reason)
 
     def block_generated(self, preset: str, generate_ms: float) -> None:
         """Count one generated block and what it took."""
-        attributes = {"worldline.preset": preset}
-        self._blocks.add(1, attributes)
-        self._block.record(generate_ms / 1e3, attributes)
+        self._blocks(1, preset)
+        self._block(generate_ms / 1e3, preset)
+
+    def quantum_ended(self, preset: str, quantum_ms: float) -> None:
+        """Record one quantum."""
+        self._quantum(quantum_ms / 1e3, preset)
 
     def period_missed(self, preset: str, periods: int = 1) -> None:
         """Count periods that ended before their block was there."""
-        self._missed.add(periods, {"worldline.preset": preset})
+        self._missed(periods, preset)
 
 
 class _Current:
@@ -114,4 +181,5 @@ def instruments() -> Instruments:
 
 def use_meter(meter: Meter | None) -> None:
     """Make new instruments on `meter`; None goes back to the API's."""
+    _Current.instruments.stop_observing()
     _Current.instruments = Instruments(meter if meter is not None else get_meter("worldline"))

@@ -7,13 +7,14 @@ The tracer is this module's own, not OpenTelemetry's process-wide one: an applic
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import Span, Status, StatusCode, Tracer
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
@@ -51,6 +52,12 @@ class ActiveSpan:
         """Note that something happened at this moment."""
         self._inner.add_event(name, _encode(attributes))
 
+    def link(self, traceparent: str, **attributes: Attribute) -> None:
+        """Point to a span of another trace that this one has to do with; nothing where empty."""
+        found = _span_context(traceparent)
+        if found is not None:
+            self._inner.add_link(found, _encode(attributes))
+
     def fail(self, reason: str) -> None:
         """Mark the span as failed without an exception, for outcomes such as a reject."""
         self._inner.set_status(Status(StatusCode.ERROR, reason))
@@ -60,21 +67,63 @@ class ActiveSpan:
         """32 hex digits; empty where nothing is traced."""
         return _trace_id(self._inner)
 
+    @property
+    def traceparent(self) -> str:
+        """This span as a W3C traceparent; empty where nothing is traced."""
+        return _traceparent(trace.set_span_in_context(self._inner, Context()))
+
 
 @contextmanager
-def span(name: str, *, parent: str = "", **attributes: Attribute) -> Iterator[ActiveSpan]:
+def span(
+    name: str, *, parent: str = "", links: Iterable[str] = (), **attributes: Attribute
+) -> Iterator[ActiveSpan]:
     """Run the block inside a span; its children are the spans that the block opens.
 
     `parent` is a W3C traceparent (see `current_traceparent`, `traceparent_in`) to hang the span
     under, for work that goes on in another task or after a restart; by default the current span is
-    the parent.
+    the parent. `links` are traceparents of spans in other traces that it has to do with.
     Whatever the block raises is recorded, cancellation too, and raised on.
     """
     above = _PROPAGATOR.extract({"traceparent": parent}) if parent else None
-    inner = _Current.tracer.start_span(name, context=above, attributes=_encode(attributes))
+    inner = _start(name, above, links, attributes)
     token = otel_context.attach(trace.set_span_in_context(inner, above))
     try:
+        with _ending(inner):
+            yield ActiveSpan(inner)
+    finally:
+        otel_context.detach(token)
+
+
+@contextmanager
+def lasting_span(
+    name: str, *, links: Iterable[str] = (), **attributes: Attribute
+) -> Iterator[ActiveSpan]:
+    """As `span`, for what goes on for long beside other work, like a client's stream.
+
+    It is not made the current one: what happens meanwhile belongs to traces of its own, and a
+    generator that is abandoned is closed in another context than the one that it began in.
+    """
+    inner = _start(name, None, links, attributes)
+    with _ending(inner):
         yield ActiveSpan(inner)
+
+
+def _start(
+    name: str, above: Context | None, links: Iterable[str], attributes: dict[str, Attribute]
+) -> Span:
+    found = (_span_context(each) for each in links)
+    return _Current.tracer.start_span(
+        name,
+        context=above,
+        attributes=_encode(attributes),
+        links=[Link(each) for each in found if each is not None],
+    )
+
+
+@contextmanager
+def _ending(inner: Span) -> Iterator[None]:
+    try:
+        yield
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -83,7 +132,6 @@ def span(name: str, *, parent: str = "", **attributes: Attribute) -> Iterator[Ac
         inner.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
         raise
     finally:
-        otel_context.detach(token)
         inner.end()
 
 
@@ -94,9 +142,7 @@ def current_trace_id() -> str:
 
 def current_traceparent() -> str:
     """The current span as a W3C traceparent (W3C Trace Context, section 3.2); empty if none."""
-    carrier: dict[str, str] = {}
-    _PROPAGATOR.inject(carrier)
-    return carrier.get("traceparent", "")
+    return _traceparent(None)
 
 
 def traceparent_in(trace_id: str) -> str:
@@ -106,6 +152,18 @@ def traceparent_in(trace_id: str) -> str:
     where `trace_id` is.
     """
     return f"00-{trace_id}-{secrets.token_hex(8)}-01" if trace_id else ""
+
+
+def _traceparent(context: Context | None) -> str:
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier, context)
+    return carrier.get("traceparent", "")
+
+
+def _span_context(traceparent: str) -> SpanContext | None:
+    context = _PROPAGATOR.extract({"traceparent": traceparent}, context=Context())
+    found = trace.get_current_span(context).get_span_context()
+    return found if found.is_valid else None
 
 
 def _trace_id(inner: Span) -> str:

@@ -7,25 +7,29 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 
 import pytest
 import structlog
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from worldline.telemetry import (
     Telemetry,
+    carried,
     configure_logs,
     current_trace_id,
     current_traceparent,
     instruments,
+    lasting_span,
     span,
     start,
 )
+from worldline.telemetry.pipeline import SCHEDULE_DELAY_MS
 
 
 @pytest.fixture
@@ -129,43 +133,77 @@ async def test_an_abandoned_stream_ends_its_span(
         await anext(stream())
 
     await asyncio.create_task(abandon())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (telemetry.flush() and exporter.get_finished_spans()):  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_spans_leave_within_half_a_second(
-    telemetry: Telemetry, exporter: InMemorySpanExporter
-) -> None:
+def test_spans_leave_by_themselves(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:
     with span("move"):
         pass
-    deadline_s = time.monotonic() + 2
-    began_s = time.monotonic()
-    while not exporter.get_finished_spans() and time.monotonic() < deadline_s:
-        pass
-    assert time.monotonic() - began_s < 0.8
+    deadline_s = time.monotonic() + 60
+    while not exporter.get_finished_spans():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
+def test_spans_leave_before_anybody_looks() -> None:
+    """`worldline trace` right after a move waits for two seconds."""
+    assert SCHEDULE_DELAY_MS <= 500
+
+
+class Hole:
+    """A collector that is none: how it is not there, and where."""
+
+    def __init__(self, kind: str) -> None:
+        self._listener = socket.socket()
+        self._listener.bind(("127.0.0.1", 0))
+        self._queued: list[socket.socket] = []
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        if kind == "down":
+            self._listener.close()
+        elif kind == "silent":
+            self._listener.listen()  # accepts into the backlog and never answers
+        else:
+            # Full: the kernel drops every further SYN.
+            self._listener.listen(0)
+            for _ in range(2):
+                waiting = socket.socket()
+                waiting.setblocking(False)
+                waiting.connect_ex(self._listener.getsockname())
+                self._queued.append(waiting)
+
+    def __enter__(self) -> Hole:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for each in (self._listener, *self._queued):
+            each.close()
+
+
+@pytest.mark.parametrize("kind", ["down", "silent", "drops SYNs"])
 @pytest.mark.parametrize("way", ["trace_store", "OTEL_EXPORTER_OTLP_ENDPOINT"])
-def test_a_black_hole_costs_less_than_two_seconds(
-    way: str, monkeypatch: pytest.MonkeyPatch
+def test_a_collector_that_is_none_is_not_waited_for(
+    way: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as hole:
-        hole.bind(("127.0.0.1", 0))
-        hole.listen()  # accepts into the backlog and never answers
-        address = f"127.0.0.1:{hole.getsockname()[1]}"
+    """Recording never waits; the end does for no longer than it is told.
+
+    The SDK's own shutdown takes 30 s; what is asserted is far from that, and from what a loaded
+    machine may add.
+    """
+    with Hole(kind) as hole:
         if way != "trace_store":
-            monkeypatch.setenv(way, f"http://{address}")
+            monkeypatch.setenv(way, f"http://{hole.address}")
         began_s = time.monotonic()
-        started = start("test", address if way == "trace_store" else "")
+        started = start("test", hole.address if way == "trace_store" else "")
         for _ in range(20):
             with span("move"):
                 instruments().move_ended("committed")
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < 20
         began_s = time.monotonic()
-        started.shutdown()
-        assert time.monotonic() - began_s < 2
+        started.shutdown(0.5)
+        assert time.monotonic() - began_s < 20
         started.shutdown()  # a second one does nothing
 
 
@@ -174,62 +212,111 @@ def test_an_exporter_that_never_returns_is_left_behind() -> None:
 
     class Stuck(InMemorySpanExporter):
         def export(self, spans: object) -> SpanExportResult:
-            release.wait(30)
+            release.wait(60)
             return SpanExportResult.SUCCESS
 
     started = start("test", span_exporters=[Stuck()])
     with span("move"):
         pass
-    began_s = time.monotonic()
-    assert not started.shutdown()
-    assert time.monotonic() - began_s < 2
+    assert not started.shutdown(0.5)
+    assert not release.is_set()
     release.set()
+
+
+def test_one_stuck_exporter_costs_the_others_nothing() -> None:
+    """Each is given the whole time, beside the other."""
+    release, good = threading.Event(), InMemorySpanExporter()
+
+    class Stuck(InMemorySpanExporter):
+        def export(self, spans: object) -> SpanExportResult:
+            release.wait(60)
+            return SpanExportResult.SUCCESS
+
+    class Late(InMemorySpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            assert shutting_down.wait(60)
+            return good.export(spans)
+
+    shutting_down = threading.Event()
+    started = start("test", span_exporters=[Stuck(), Late()])
+    with span("move"):
+        pass
+    ending = threading.Thread(target=started.shutdown, args=(60,))
+    ending.start()
+    shutting_down.set()
+    deadline_s = time.monotonic() + 60
+    while not good.get_finished_spans():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    release.set()
+    ending.join(60)
+    assert not ending.is_alive()
+
+
+def test_spans_that_do_not_arrive_are_said_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+
+    class Refusing(InMemorySpanExporter):
+        def export(self, spans: object) -> SpanExportResult:
+            return SpanExportResult.FAILURE
+
+    started = start("test", span_exporters=[Refusing()], log_format="json")
+    with span("move"):
+        pass
+    started.shutdown(60)
+    (line,) = [json.loads(each) for each in stream.getvalue().splitlines()]
+    assert (line["event"], line["count"]) == ("spans.dropped", 1)
+
+
+def test_links_point_to_other_traces(telemetry: Telemetry, exporter: InMemorySpanExporter) -> None:
+    with span("session.open") as opening:
+        opened = opening.traceparent
+    with span("move", links=[opened, "", "garbage"]) as move:
+        moved = move.traceparent
+    with lasting_span("engine.play") as stream:
+        # It is beside the work, not around it.
+        assert current_trace_id() == ""
+        stream.link(moved, move_id="m")
+        stream.link("")
+        stream.event("frozen", block_index=3)
+    telemetry.flush()
+    found = {one.name: one for one in exporter.get_finished_spans()}
+    ids = {name: (one.context.trace_id, one.context.span_id) for name, one in found.items()}
+    assert len({trace_id for trace_id, _ in ids.values()}) == 3
+    assert linked(found["move"]) == [ids["session.open"]]
+    assert linked(found["engine.play"]) == [ids["move"]]
+    assert dict(found["engine.play"].links[0].attributes or {}) == {"worldline.move_id": "m"}
+    assert dict(found["engine.play"].events[0].attributes or {}) == {"worldline.block_index": 3}
+
+
+def linked(one: ReadableSpan) -> list[tuple[int, int]]:
+    return [(link.context.trace_id, link.context.span_id) for link in one.links]
+
+
+def test_a_lasting_span_ends_however_it_ends(
+    telemetry: Telemetry, exporter: InMemorySpanExporter
+) -> None:
+    with pytest.raises(asyncio.CancelledError), lasting_span("engine.play"):
+        raise asyncio.CancelledError
+    telemetry.flush()
+    (one,) = exporter.get_finished_spans()
+    assert one.status.status_code is StatusCode.ERROR
+
+
+async def test_the_trace_goes_to_a_thread_where_it_is_carried(telemetry: Telemetry) -> None:
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as pool, span("move") as move:
+        assert await asyncio.to_thread(current_trace_id) == move.trace_id
+        assert await loop.run_in_executor(pool, carried(current_trace_id)) == move.trace_id
+        # What makes it needed: an executor takes nothing along.
+        assert await loop.run_in_executor(pool, current_trace_id) == ""
 
 
 def test_after_shutdown_nothing_is_traced(telemetry: Telemetry) -> None:
     telemetry.shutdown()
     with span("move"):
         assert current_trace_id() == ""
-
-
-def test_metrics_have_the_conventions_names_and_units() -> None:
-    reader = InMemoryMetricReader()
-    started = start("test", metric_readers=[reader])
-    found = instruments()
-    found.move_ended("aborted", "PEER_GONE", frozen_ms=20)
-    found.phase_ended("push", 1.5)
-    found.wire_bytes(1024, "transmit")
-    found.path_rate(2e9, "node-1", "node-2")
-    found.path_mismatch("node-1", "node-2")
-    found.verdict("RECEIVER_BUSY")
-    found.block_generated("tiny", 30)
-    found.period_missed("tiny", 2)
-    data = reader.get_metrics_data()
-    assert data is not None
-    metrics = {
-        metric.name: metric
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
-    assert {name: metric.unit for name, metric in metrics.items()} == {
-        "worldline.moves": "{move}",
-        "worldline.move.frozen.duration": "s",
-        "worldline.move.phase.duration": "s",
-        "worldline.wire.io": "By",
-        "worldline.path.rate": "By/s",
-        "worldline.path.mismatches": "{mismatch}",
-        "worldline.admission.verdicts": "{verdict}",
-        "worldline.blocks": "{block}",
-        "worldline.block.duration": "s",
-        "worldline.missed_periods": "{period}",
-    }
-    (moves,) = metrics["worldline.moves"].data.data_points
-    assert moves.attributes == {"worldline.outcome": "aborted", "worldline.reason": "PEER_GONE"}
-    (frozen,) = metrics["worldline.move.frozen.duration"].data.data_points
-    assert frozen.sum == pytest.approx(0.020)
-    assert metrics["worldline.missed_periods"].data.data_points[0].value == 2
-    started.shutdown()
 
 
 def test_json_logs_carry_service_and_trace(
