@@ -13,10 +13,11 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from worldline.errors import WorldlineError
+from worldline.errors import InvalidInput, WorldlineError
+from worldline.rpc.hostport import check_advertised, listened
 
 #: prctl(2): the signal this process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
@@ -30,7 +31,11 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="WORLDLINE_", extra="forbid", frozen=True)
 
     listen: str = Field("127.0.0.1:0", description="host:port for gRPC; port 0 picks a free one")
-    advertise: str = Field("", description="address that others dial; empty: the listen address")
+    advertise: str = Field(
+        "",
+        validate_default=True,
+        description="host:port that others dial; empty: the listen address, if that is one host's",
+    )
     ready_fd: int = Field(-1, description="descriptor for one JSON line once serving; -1: none")
     die_with_parent: bool = Field(False, description="stop when the parent process dies")
     reflection: bool = Field(False, description="serve gRPC reflection")
@@ -47,6 +52,26 @@ class ServiceSettings(BaseSettings):
     flush_s: float = Field(
         1.5, ge=0, le=60, description="time for the last spans and metrics at shutdown"
     )
+
+    @field_validator("listen")
+    @classmethod
+    def _listenable(cls, value: str) -> str:
+        try:
+            listened(value)
+        except InvalidInput as error:
+            raise ValueError(error.message) from error
+        return value
+
+    @field_validator("advertise")
+    @classmethod
+    def _dialable(cls, value: str, info: ValidationInfo) -> str:
+        listen = info.data.get("listen")  # absent where it is refused itself
+        try:
+            if listen is not None:
+                check_advertised(listen, value)
+        except InvalidInput as error:
+            raise ValueError(error.message) from error
+        return value
 
 
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
