@@ -17,6 +17,7 @@ from worldline.cli import (
     play,
     regime_map,
     suspend,
+    top,
     traces,
     up,
 )
@@ -67,6 +68,7 @@ app.command("up")(up.up)
 app.command("nodes")(listings.nodes)
 app.command("sessions")(listings.sessions)
 app.command("status")(listings.status)
+app.command("top")(top.top)
 app.command("open")(play.open_session)
 app.command("play")(play.play)
 app.command("close")(play.close)
@@ -74,6 +76,7 @@ app.command("suspend")(suspend.suspend)
 app.command("resume")(suspend.resume)
 app.command("move")(moves.move)
 app.command("moves")(moves.moves)
+app.command("watch")(moves.watch_move)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("trace")(traces.trace)

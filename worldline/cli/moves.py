@@ -1,4 +1,4 @@
-"""Moves: make one and watch its phases; list those made."""
+"""Moves: make one and watch it, or somebody else's; list those made."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ from worldline.cli.output import (
     move_exit_status,
     move_jsonable,
     print_json,
+    print_json_line,
     print_table,
 )
 from worldline.cli.quantities import duration_ms, human_ms
+from worldline.cli.watching import Watch
 from worldline.errors import DeadlineExceeded, Unavailable, WorldlineError
 from worldline.sdk import Client, MovePhase, MoveRecord
 from worldline.sdk import Progress as MoveProgress
 
 #: How long a client that leaves asks for the id of the move that it leaves behind.
 _LAST_LOOK_S = 2.0
+
+_TimeoutOption = Annotated[float, typer.Option(help="Longest wait for the outcome.")]
 
 
 def move(
@@ -42,7 +46,15 @@ def move(
             "whatever it saves.",
         ),
     ] = "",
-    timeout_s: Annotated[float, typer.Option(help="Longest wait for the outcome.")] = 120.0,
+    timeout_s: _TimeoutOption = 120.0,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Say how long each step takes, the wait for the wire too, how many bytes are sent "
+            "and how fast; with --json in lines, the record last.",
+        ),
+    ] = False,
     placement: PlacementOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -59,17 +71,40 @@ def move(
         async with connected(placement, move_timeout_s=timeout_s) as client:
             session = await client.session(session_id)
             try:
-                with ProgressView(quiet=as_json) as view:
+                with Watch(as_json=as_json) if watch else ProgressView(quiet=as_json) as view:
                     record = await session.move(target, view.show, saves_ms=saves_ms)
             except (asyncio.CancelledError, DeadlineExceeded, Unavailable):
                 await _say_that_it_goes_on(client, session_id)
                 raise
-        if as_json:
-            print_json(move_jsonable(record))
-        else:
-            print_record(record)
-            console.print(f"\nsee it with: worldline trace {record.move_id}", highlight=False)
-        return move_exit_status(record)
+        return _answer(record, as_json=as_json, in_lines=watch)
+
+    run(work)
+
+
+def watch_move(
+    move_id: Annotated[str, typer.Argument(metavar="MOVE")],
+    timeout_s: _TimeoutOption = 120.0,
+    placement: PlacementOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Watch a move that somebody else has begun; its record where it is over.
+
+    Shows what `worldline move --watch` does: each step and how long it takes, the
+    bytes and how fast. Leaving stops nothing.
+
+    Exit status 0 only when it committed, 3 when it was rejected.
+    """
+
+    async def work() -> int:
+        async with connected(placement, move_timeout_s=timeout_s) as client:
+            try:
+                with Watch(as_json=as_json) as view:
+                    record = await client.watch_move(move_id, view.show)
+            except (asyncio.CancelledError, DeadlineExceeded, Unavailable):
+                again = f"{move_id} goes on without you: `worldline watch {move_id}`"
+                err_console.print(again, markup=False, highlight=False)
+                raise
+        return _answer(record, as_json=as_json, in_lines=True)
 
     run(work)
 
@@ -94,6 +129,17 @@ def moves(
         return 0
 
     run(work)
+
+
+def _answer(record: MoveRecord, *, as_json: bool, in_lines: bool) -> int:
+    """Print how a move ended; its exit status."""
+    if as_json:
+        show = print_json_line if in_lines else print_json
+        show(move_jsonable(record))
+    else:
+        print_record(record)
+        console.print(f"\nsee it with: worldline trace {record.move_id}", highlight=False)
+    return move_exit_status(record)
 
 
 async def _say_that_it_goes_on(client: Client, session_id: str) -> None:

@@ -25,11 +25,13 @@ COMMANDS = [
     "nodes",
     "sessions",
     "status",
+    "top",
     "open",
     "play",
     "close",
     "move",
     "moves",
+    "watch",
     "suspend",
     "resume",
     "drain",
@@ -248,9 +250,9 @@ def test_ctrl_c_leaves_a_move_that_goes_on(stage: Stage) -> None:
     )
     command = [sys.executable, "-c", code, "move", "session-1", "--placement", stage.address]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
-        assert stage.placement.move_began.wait(30)
+        assert stage.placement.move_began.wait(60)
         client.send_signal(signal.SIGINT)
-        _, said = client.communicate(timeout=30)
+        _, said = client.communicate(timeout=60)
     assert client.returncode == 130
     assert "move-1 goes on without you: `worldline moves --session session-1`" in said
     assert "Traceback" not in said

@@ -275,6 +275,7 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         return placement_pb2.RollbackMigrationResponse(manifest=self.manifest)
 
     async def ListNodes(self, request: Any, context: Any) -> Any:
+        self._called("ListNodes", request, context)
         uuid = "GPU-6a1b2c3d-0000-0000-0000-000000000000"
         engine = placement_pb2.Engine(
             engine_id="engine-0", node_id="node-0", alive=True, device="cuda:0", device_uuid=uuid
@@ -325,6 +326,14 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self._called("GetMove", request, context)
         record = self.records.pop(0) if len(self.records) > 1 else self.records[0]
         return placement_pb2.GetMoveResponse(move=record)
+
+    async def WatchMove(self, request: Any, context: Any) -> Any:
+        self._called("WatchMove", request, context)
+        for event in self.move_events:
+            if event.WhichOneof("event") == "move":
+                yield placement_pb2.WatchMoveResponse(move=event.move)
+            else:
+                yield placement_pb2.WatchMoveResponse(progress=event.progress)
 
     async def MoveSession(self, request: Any, context: Any) -> Any:
         self._called("MoveSession", request, context)
