@@ -11,7 +11,7 @@ from services.admission.runtime import AdmissionRuntime
 from worldline.admissibility.path_rate import PathRate
 from worldline.fields import identifier
 from worldline.rpc.census import process_census
-from worldline.telemetry import span
+from worldline.telemetry import note_verdict, span
 from worldline.ticket import ticket_to_proto
 from worldline.v1 import admission_pb2, admission_pb2_grpc, move_pb2
 from worldline.verdict import verdict_to_proto
@@ -40,6 +40,7 @@ class AdmissionServicer(admission_pb2_grpc.AdmissionServiceServicer):
         with span("admission.admit_session", engine_id=parsed.device.engine_id) as active:
             verdict = self._runtime.admit_session(parsed)
             active.set(verdict=verdict.label)
+            note_verdict(active, verdict)
         return admission_pb2.AdmitSessionResponse(verdict=verdict_to_proto(verdict))
 
     async def AdmitMove(  # noqa: N802
@@ -69,6 +70,7 @@ class AdmissionServicer(admission_pb2_grpc.AdmissionServiceServicer):
                 t_migrate_ms=verdict.numbers.get("t_migrate_ms"),
                 retry_after_ms=verdict.retry_after_ms,
             )
+            note_verdict(active, verdict)
         return admission_pb2.AdmitMoveResponse(
             verdict=verdict_to_proto(verdict),
             ticket=ticket_to_proto(ticket) if ticket is not None else None,

@@ -31,6 +31,7 @@ from worldline.contract import Contract
 from worldline.errors import Conflict, DeadlineExceeded, InvalidInput, NotFound, WorldlineError
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests, Fingerprint, Manifest
+from worldline.telemetry import current_traceparent
 from worldline.v1 import move_pb2
 
 _log = structlog.get_logger(__name__)
@@ -138,6 +139,7 @@ class Engine:
         self.generation.wake.notify()
         await self._until_frozen(session, move_id)
         _check_frozen(session, move_id)
+        session.note_move("frozen", move_id)
         with session.hold() as memory:
             if memory.copies:
                 await self._worker.run(memory.layout)
@@ -148,6 +150,7 @@ class Engine:
         """Continue after a move that did not commit; returns the next block. Idempotent."""
         session = self.session(session_id)
         session.apply(ev.ThawAsked(epoch, move_id), time.monotonic())
+        session.note_move("thawed", move_id)
         self.generation.wake.notify()
         return session.world.block_index
 
@@ -211,6 +214,7 @@ class Engine:
         session = self.session(session_id)
         session.apply(ev.ActivateAsked(move_id, epoch), time.monotonic())
         session.owned_since = time.monotonic()
+        session.came_in = current_traceparent()
         self.generation.wake.notify()
         return session.world.block_index
 

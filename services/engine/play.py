@@ -16,6 +16,7 @@ from services.engine.session import Session, Stream
 from services.engine.signal import wait_for_change
 from services.engine.world import Action
 from worldline.errors import Conflict, InvalidInput, NotFound, Unavailable
+from worldline.telemetry import lasting_span
 from worldline.v1 import engine_pb2
 
 #: How long a join waits for a world that is being opened or attached.
@@ -41,21 +42,24 @@ async def play(engine: Engine, requests: Requests) -> AsyncIterator[engine_pb2.P
     session = await _joinable(engine, join.session_id)
     session.outbox.get(join.next_block_index)  # refuses what is not to be had, before it answers
     stream = _take_over(session, join)
-    expected = session.world.next_action_index
-    yield engine_pb2.PlayResponse(
-        joined=engine_pb2.Joined(epoch=session.world.epoch, next_block_index=expected)
-    )
-    reader = asyncio.create_task(_read(engine, session, stream, requests, expected))
-    try:
-        async for response in _write(engine, session, stream, reader, join.frames_wanted):
-            yield response
-    finally:
-        reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await reader
-        if session.stream is stream:
-            session.stream = None
-            session.apply(ev.StreamEnded(), time.monotonic())
+    epoch, expected = session.world.epoch, session.world.next_action_index
+    links, name = (session.came_in,), session.session_id
+    with lasting_span("engine.play", links=links, session_id=name, epoch=epoch) as stream.span:
+        yield engine_pb2.PlayResponse(
+            joined=engine_pb2.Joined(epoch=epoch, next_block_index=expected)
+        )
+        reader = asyncio.create_task(_read(engine, session, stream, requests, expected))
+        try:
+            async for response in _write(engine, session, stream, reader, join.frames_wanted):
+                yield response
+        finally:
+            stream.span.set(blocks=stream.cursor - join.next_block_index)
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await reader
+            if session.stream is stream:
+                session.stream = None
+                session.apply(ev.StreamEnded(), time.monotonic())
 
 
 async def _first(requests: Requests) -> engine_pb2.PlayRequest:

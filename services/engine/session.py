@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -17,6 +17,7 @@ from services.engine.signal import Signal, wait_for_change
 from services.engine.world import Action, Frames, WorldModel
 from worldline.contract import Contract
 from worldline.errors import Conflict, DeadlineExceeded
+from worldline.telemetry import ActiveSpan, current_span, no_span
 from worldline.v1 import move_pb2
 
 _log = structlog.get_logger(__name__)
@@ -29,6 +30,8 @@ class Stream:
     cursor: int
     digests_wanted: bool
     superseded: bool = False
+    #: From its join to its end.
+    span: ActiveSpan = field(default_factory=no_span)
 
 
 class Session:
@@ -57,6 +60,8 @@ class Session:
         #: Renewals in a row that did not name this session as this engine's.
         self.renewals_missed = 0
         self.owned_since = 0.0
+        #: The span of the move that brought it here, a traceparent; empty where none did.
+        self.came_in = ""
         self._unmapped = asyncio.Event()
 
     @property
@@ -92,6 +97,15 @@ class Session:
                 left.append(effect)
         self.changed.notify()
         return tuple(left)
+
+    def note_move(self, what: str, move_id: str) -> None:
+        """Have the traces of the client's stream and of a move point to each other."""
+        here, stream = current_span(), self.stream
+        if stream is None:
+            return
+        stream.span.event(what, move_id=move_id, block_index=self.world.block_index)
+        stream.span.link(here.traceparent, move_id=move_id)
+        here.link(stream.span.traceparent, session_id=self.session_id)
 
     def begin(self, action: Action, now: float) -> Generator[None, None, Frames]:
         """Begin the next block."""

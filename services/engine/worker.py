@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from services.engine.device import CPU_DEVICE, EngineDevice
+from worldline.telemetry import carried
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class Worker:
             self._device.settle()
             return result
 
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, carried(work))
 
     def close(self) -> None:
         """Finish what runs, drop what waits, end the thread."""

@@ -24,6 +24,8 @@ class MoveContext:
     saves_ms: float = 0.0
     #: How long it may wait for its wire where nobody waits for it; 0: somebody does.
     bulk_wait_ms: float = 0.0
+    #: The span in which its session was opened, a traceparent; empty where it is not known.
+    opened_in: str = ""
     ticket: move_pb2.SignedTicket | None = None
     #: When the ticket came, on the loop's clock; None where this process did not see it come.
     ticket_at_s: float | None = None

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 from services.placement.schema import open_directory
+from worldline.telemetry import carried
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class Directory:
         if db is None:
             raise RuntimeError("the directory is not open")
         return asyncio.get_running_loop().run_in_executor(
-            self._writer, lambda: function(db, *args, **kwargs)
+            self._writer, carried(lambda: function(db, *args, **kwargs))
         )
 
     def ask(self, function: Callable[[sqlite3.Connection], T]) -> Future[T]:

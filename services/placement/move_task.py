@@ -21,6 +21,7 @@ from services.placement.context import MoveContext
 from services.placement.directory import Directory
 from services.placement.limits import Limits
 from services.placement.move import Move, Transition, expired, step
+from services.placement.move_trace import describe_end, describe_step
 from services.placement.obligations import Obligations
 from services.placement.phases import OBLIGATIONS, MovePhase, Outcome, Step
 from services.placement.records import MoveEntry
@@ -28,7 +29,13 @@ from services.placement.scribe import Scribe
 from services.placement.steps import Steps
 from services.placement.values import Failure
 from worldline.errors import WorldlineError
-from worldline.telemetry import current_trace_id, instruments, span, traceparent_in
+from worldline.telemetry import (
+    ActiveSpan,
+    current_trace_id,
+    instruments,
+    span,
+    traceparent_in,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -136,32 +143,41 @@ class MoveTask:
         try:
             # After a restart the rest of the move belongs to the trace that its record names.
             parent = traceparent_in(self.entry.trace_id)
-            with span("move", parent=parent, move_id=move.move_id) as root:
+            links = (self.context.opened_in,)
+            with span("move", parent=parent, links=links, move_id=move.move_id) as root:
                 root.set(
                     session_id=move.session_id,
                     source_node_id=move.source.node_id,
                     epoch=move.source_epoch,
                 )
                 self.entry = replace(self.entry, trace_id=self.entry.trace_id or current_trace_id())
-                for action in actions:
-                    await self._take(action)
-                while not self.entry.move.phase.terminal:
-                    await self._apply(await self._next_event())
-                outcome, reason = move_table.outcome_of(self.entry)
-                root.set(
-                    target_node_id=self.entry.move.target.node_id,
-                    outcome=outcome,
-                    reason=reason,
-                    frozen_ms=self.entry.frozen_ms,
-                )
-                if outcome != "committed":
-                    root.fail(f"{outcome}: {reason}")
-            instruments().move_ended(outcome, reason, self.entry.frozen_ms)
-            for name, duration_ms in self.entry.timings:
-                instruments().phase_ended(name, duration_ms)
+                await self._drive(actions, root)
+            self._count()
         finally:
             await self._stop_steps()
             await self.context.drop_push()
+
+    async def _drive(self, actions: tuple[ev.Action, ...], root: ActiveSpan) -> None:
+        """To the end, and say on the root how it ended."""
+        try:
+            for action in actions:
+                await self._take(action)
+            while not self.entry.move.phase.terminal:
+                await self._apply(await self._next_event())
+        except asyncio.CancelledError:
+            # Placement ends before the move could: the next one resolves it, in the same trace.
+            root.set(outcome="left_open", phase=self.entry.move.phase)
+            raise
+        describe_end(self.entry, root)
+
+    def _count(self) -> None:
+        outcome, reason = move_table.outcome_of(self.entry)
+        found = instruments()
+        found.move_ended(outcome, reason, self.entry.frozen_ms)
+        if outcome == "committed" and self.entry.frozen_ms > 0:
+            found.move_timed(self.entry.frozen_ms, self.context.session.contract.horizon_ms)
+        for name, duration_ms in self.entry.timings:
+            found.phase_ended(name, duration_ms)
 
     def revive(self, entry: MoveEntry) -> None:
         """Begin again from a record, after `run` has failed: nothing of that run is awaited."""
@@ -290,7 +306,7 @@ class MoveTask:
         try:
             with span(step_of.value, move_id=self.entry.move.move_id, attempt=attempt) as active:
                 event = await self._outcome_of(step_of, attempt)
-                _describe(event, active.set, active.fail)
+                describe_step(event, active)
         except WorldlineError as error:
             event = _failed(step_of, attempt, error)
         except Exception as error:
@@ -352,25 +368,6 @@ def _commit_of(actions: tuple[ev.Action, ...]) -> ev.Run | None:
         if isinstance(action, ev.Run) and action.step is Step.RECORD_COMMIT:
             return action
     return None
-
-
-def _describe(event: ev.Event, put: Callable[..., None], fail: Callable[[str], None]) -> None:
-    """What a step's span says about its outcome."""
-    if isinstance(event, ev.Admitted | ev.Refused):
-        put(verdict=event.verdict.label)
-    if isinstance(event, ev.Refused):
-        fail(event.verdict.label)
-    elif isinstance(event, ev.Failed | ev.VerifiedUnequal | ev.CommitLost):
-        fail(event.failure.reason)
-    elif isinstance(event, ev.Pushed):
-        figures = event.figures
-        put(
-            bytes=figures.wire_bytes,
-            chunks=figures.chunks,
-            rate_bytes_per_s=figures.rate_bytes_per_s,
-        )
-    elif isinstance(event, ev.Settled):
-        put(outcome=event.outcome.value)
 
 
 def _failed(step_of: Step, attempt: int, error: Exception) -> ev.Event:

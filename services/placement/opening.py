@@ -23,6 +23,7 @@ from worldline.contract import Contract, contract_to_proto
 from worldline.errors import CapacityExhausted, Conflict, NotFound, Unavailable, WorldlineError
 from worldline.rpc.channel import call
 from worldline.state.codec import layout_from_proto
+from worldline.telemetry import note_verdict, span
 from worldline.v1 import admission_pb2, engine_pb2
 from worldline.verdict import RejectReason, Verdict, verdict_from_proto
 
@@ -102,6 +103,17 @@ class Sessions:
         return await self._open(wish)
 
     async def _open(self, wish: OpenWish) -> Opened:
+        with span("session.open", preset=wish.world.preset, node_id=wish.node_id) as active:
+            opened = await self._open_traced(wish)
+            if isinstance(opened, Verdict):
+                note_verdict(active, opened)
+                active.fail(opened.label)
+            else:
+                active.set(session_id=opened.session_id, engine_id=opened.owner)
+                self._runtime.origins.note(opened.session_id, active.traceparent)
+        return opened
+
+    async def _open_traced(self, wish: OpenWish) -> Opened:
         party = await self._choose(wish)
         if isinstance(party, Verdict):
             return party
@@ -304,6 +316,7 @@ class Sessions:
                 session_table.set_state, session_id, _CLOSABLE, SessionState.CLOSED
             ):
                 break
+        self._runtime.origins.forget(session_id)
         await self._take_down(session)
 
     async def _take_down(self, session: SessionRecord) -> None:

@@ -24,7 +24,7 @@ from worldline.rpc.push import PushCall
 from worldline.state.codec import layout_to_proto
 from worldline.state.layout import flat_layout
 from worldline.state.manifest import Fingerprint, Manifest
-from worldline.telemetry import span
+from worldline.telemetry import note_verdict, span
 from worldline.ticket import parse_claims
 from worldline.v1 import admission_pb2, move_pb2, mover_pb2
 from worldline.verdict import RejectReason, Verdict, verdict_from_proto
@@ -96,6 +96,7 @@ class Probe:
             with span("probe.push", size_bytes=size_bytes) as active:
                 verdict = await self._push_once(wish, size_bytes)
                 if verdict is not None:
+                    note_verdict(active, verdict)
                     active.fail(verdict.label)
                     # A no to a repeat leaves the path measured.
                     return verdict if number < PUSHES_MIN else None

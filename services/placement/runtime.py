@@ -27,7 +27,9 @@ from services.placement.directory import Directory
 from services.placement.fleet import Fleet
 from services.placement.move import Move
 from services.placement.move_task import MoveTask, Tools
+from services.placement.move_trace import describe_end
 from services.placement.open_moves import OpenMoves
+from services.placement.origins import Origins
 from services.placement.owner import TaskOwner
 from services.placement.phases import Goal, MovePhase
 from services.placement.records import MoveEntry, SessionRecord
@@ -71,6 +73,7 @@ class Runtime:
         self.owner = owner
         #: Sessions that are closed on record and whose engines have yet to let go of their slots.
         self.closing: Counter[str] = Counter()
+        self.origins = Origins()
         self._shortlist = Shortlist(fleet)
         #: Up to which of the directory's changes the shortlist has followed.
         self._version = 0
@@ -244,7 +247,10 @@ class Runtime:
         if isinstance(made, move_table.Busy):
             raise busy(session_id, made.state)
         if made is entry:
-            context = MoveContext(session, client_id, targets, saves_ms, bulk_wait_ms)
+            opened_in = self.origins.of(session_id)
+            context = MoveContext(
+                session, client_id, targets, saves_ms, bulk_wait_ms, opened_in=opened_in
+            )
             self._run(MoveTask(self._tools, entry, context), (), (ev.Begin(),))
             return entry
         return same_request(made, session_id)
@@ -292,10 +298,10 @@ class Runtime:
     async def _born_rejected(self, entry: MoveEntry) -> MoveEntry:
         """Record the reject; with a trace of its own, so that it can be looked at too."""
         move = entry.move
-        with span("move", move_id=move.move_id, session_id=move.session_id) as active:
+        links = (self.origins.of(move.session_id),)
+        with span("move", links=links, move_id=move.move_id, session_id=move.session_id) as active:
             outcome, reason = move_table.outcome_of(entry)
-            active.set(outcome=outcome, reason=reason)
-            active.fail(f"{outcome}: {reason}")
+            describe_end(entry, active)
             traced = replace(entry, trace_id=active.trace_id)
         made = await self.directory.do(move_table.insert_move, traced)
         if isinstance(made, move_table.Busy):

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -44,6 +44,7 @@ _STATUS = {
     Status.STATUS_CODE_UNSET: "unset",
 }
 
+_SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS traces (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -60,6 +61,8 @@ CREATE TABLE IF NOT EXISTS spans (
     duration_ns INTEGER NOT NULL,
     status TEXT NOT NULL,
     attributes TEXT NOT NULL,
+    events TEXT NOT NULL,
+    links TEXT NOT NULL,
     PRIMARY KEY (trace_id, span_id)
 ) WITHOUT ROWID;
 """
@@ -78,6 +81,9 @@ class StoredSpan:
     duration_ns: int
     status: str
     attributes: dict[str, str]
+    #: Name, time on that clock, attributes; and trace id, span id, attributes.
+    events: list[tuple[str, int, dict[str, str]]] = field(default_factory=list)
+    links: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
 
 
 class TraceStore:
@@ -99,8 +105,14 @@ class TraceStore:
         # A cache: an fsync per batch would cost the disk that the directory's commits need.
         self._db.execute("PRAGMA synchronous=OFF")
         self._db.execute("PRAGMA foreign_keys=ON")
-        self._db.executescript(_SCHEMA)
+        self._make_tables()
         self._closed = False
+
+    def _make_tables(self) -> None:
+        """A file of another version is made anew: what it holds is a cache."""
+        if self._db.execute("PRAGMA user_version").fetchone()[0] != _SCHEMA_VERSION:
+            self._db.executescript("DROP TABLE IF EXISTS spans; DROP TABLE IF EXISTS traces;")
+        self._db.executescript(f"{_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION};")
 
     def close(self) -> None:
         """Close the file; later batches are refused."""
@@ -138,7 +150,8 @@ class TraceStore:
                 return []
             rows = self._db.execute(
                 "SELECT trace_id, span_id, parent_span_id, service, name, start_ns, duration_ns,"
-                " status, attributes FROM spans WHERE trace_id = ? ORDER BY start_ns, span_id",
+                " status, attributes, events, links FROM spans"
+                " WHERE trace_id = ? ORDER BY start_ns, span_id",
                 (trace_id,),
             ).fetchall()
         return [_from_row(row) for row in rows]
@@ -168,7 +181,7 @@ class TraceStore:
         if not room:
             return 0
         self._db.execute(
-            "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 one.trace_id,
                 one.span_id,
@@ -179,6 +192,8 @@ class TraceStore:
                 one.duration_ns,
                 one.status,
                 json.dumps(one.attributes),
+                json.dumps(one.events),
+                json.dumps(one.links),
             ),
         )
         return 1
@@ -224,7 +239,8 @@ class _DirectExporter(SpanExporter):
 
 
 def _from_row(row: sqlite3.Row) -> StoredSpan:
-    return StoredSpan(**{**dict(row), "attributes": json.loads(row["attributes"])})
+    texts = {name: json.loads(row[name]) for name in ("attributes", "events", "links")}
+    return StoredSpan(**{**dict(row), **texts})
 
 
 def _each_span(request: ExportTraceServiceRequest) -> Iterator[tuple[str, Span]]:
@@ -252,6 +268,14 @@ def _parse(service: str, raw: Span) -> StoredSpan | None:
         duration_ns=end_ns - start_ns,
         status=_STATUS.get(raw.status.code, "unset"),
         attributes=_attributes(raw.attributes) | _status_message(raw.status),
+        events=[
+            (each.name, each.time_unix_nano, _attributes(each.attributes))
+            for each in sorted(raw.events, key=lambda each: each.time_unix_nano)
+        ],
+        links=[
+            (each.trace_id.hex(), each.span_id.hex(), _attributes(each.attributes))
+            for each in raw.links
+        ],
     )
 
 
@@ -284,4 +308,16 @@ def _to_proto(one: StoredSpan, first_ns: int) -> placement_pb2.GetTraceResponse.
         duration_ms=one.duration_ns / 1e6,
         status=one.status,
         attributes=one.attributes,
+        events=[
+            placement_pb2.GetTraceResponse.Event(
+                name=name, offset_ms=(at_ns - first_ns) / 1e6, attributes=attributes
+            )
+            for name, at_ns, attributes in one.events
+        ],
+        links=[
+            placement_pb2.GetTraceResponse.Link(
+                trace_id=trace_id, span_id=span_id, attributes=attributes
+            )
+            for trace_id, span_id, attributes in one.links
+        ],
     )

@@ -16,6 +16,8 @@ from worldline.sdk.records import (
     SessionInfo,
     SlotName,
     Trace,
+    TraceEvent,
+    TraceLink,
     TraceSpan,
     World,
 )
@@ -44,6 +46,8 @@ __all__ = [
     "SlotName",
     "SuspensionRecord",
     "Trace",
+    "TraceEvent",
+    "TraceLink",
     "TraceSpan",
     "World",
 ]

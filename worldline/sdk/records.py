@@ -119,6 +119,24 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """Something that happened within a span; its offset is from the trace's first span."""
+
+    name: str
+    offset_ms: float
+    attributes: Mapping[str, str] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLink:
+    """A span of another trace that a span has to do with."""
+
+    trace_id: str
+    span_id: str
+    attributes: Mapping[str, str] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
 class TraceSpan:
     """One timed step in one service; offsets from the trace's first span."""
 
@@ -130,6 +148,8 @@ class TraceSpan:
     duration_ms: float
     status: str
     attributes: Mapping[str, str] = field(hash=False)
+    events: tuple[TraceEvent, ...] = ()
+    links: tuple[TraceLink, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +263,14 @@ def trace_from_proto(message: placement_pb2.GetTraceResponse) -> Trace:
                 duration_ms=one.duration_ms,
                 status=one.status,
                 attributes=dict(sorted(one.attributes.items())),
+                events=tuple(
+                    TraceEvent(each.name, each.offset_ms, dict(sorted(each.attributes.items())))
+                    for each in one.events
+                ),
+                links=tuple(
+                    TraceLink(each.trace_id, each.span_id, dict(sorted(each.attributes.items())))
+                    for each in one.links
+                ),
             )
             for one in message.spans
         ),

@@ -11,13 +11,16 @@ from worldline.telemetry.metrics import Instruments, instruments
 from worldline.telemetry.process import Telemetry, start
 from worldline.telemetry.spans import (
     ActiveSpan,
+    current_span,
     current_trace_id,
     current_traceparent,
     lasting_span,
+    no_span,
     span,
     traceparent_in,
 )
 from worldline.telemetry.threads import carried
+from worldline.telemetry.verdicts import note_verdict
 
 __all__ = [
     "ActiveSpan",
@@ -25,10 +28,13 @@ __all__ = [
     "Telemetry",
     "carried",
     "configure_logs",
+    "current_span",
     "current_trace_id",
     "current_traceparent",
     "instruments",
     "lasting_span",
+    "no_span",
+    "note_verdict",
     "span",
     "start",
     "traceparent_in",

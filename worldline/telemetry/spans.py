@@ -18,6 +18,8 @@ from opentelemetry.trace import Link, Span, SpanContext, Status, StatusCode, Tra
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from worldline.errors import WorldlineError
+
 #: What may be given as an attribute; None is left out.
 Attribute = str | bool | int | float | bytes | Enum | None
 
@@ -48,7 +50,7 @@ class ActiveSpan:
         """Add or replace attributes; each becomes `worldline.<name>`."""
         self._inner.set_attributes(_encode(attributes))
 
-    def event(self, name: str, **attributes: Attribute) -> None:
+    def event(self, name: str, /, **attributes: Attribute) -> None:
         """Note that something happened at this moment."""
         self._inner.add_event(name, _encode(attributes))
 
@@ -128,11 +130,33 @@ def _ending(inner: Span) -> Iterator[None]:
         raise
     except BaseException as error:
         if isinstance(error, Exception):
-            inner.record_exception(error)
+            inner.record_exception(error, _encode(_facts_of(error)))
         inner.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
         raise
     finally:
         inner.end()
+
+
+def _facts_of(error: Exception) -> dict[str, Attribute]:
+    if not isinstance(error, WorldlineError):
+        return {}
+    return {
+        "reason": error.reason,
+        "field": error.field,
+        "leaf": error.leaf,
+        "granule": error.granule,
+        "retry_after_ms": error.retry_after_ms,
+    }
+
+
+def current_span() -> ActiveSpan:
+    """The span that is current here; one that keeps nothing where nothing is traced."""
+    return ActiveSpan(trace.get_current_span())
+
+
+def no_span() -> ActiveSpan:
+    """One that keeps nothing."""
+    return ActiveSpan(trace.INVALID_SPAN)
 
 
 def current_trace_id() -> str:
