@@ -9,6 +9,10 @@ from services.admission.pacing import ClientPacer
 from services.admission.runtime import AdmissionRuntime
 from services.admission.servicer import SERVICE_NAME, AdmissionServicer
 from services.admission.settings import AdmissionSettings
+from worldline.doctor.facts import ADMISSION
+from worldline.doctor.reading import read_facts
+from worldline.doctor.servicer import ProcessDoctor
+from worldline.rpc.dialled import check_dialled
 from worldline.rpc.host import announce_ready, load_settings, run_service
 from worldline.rpc.server import GrpcServer
 from worldline.telemetry import start
@@ -21,10 +25,12 @@ async def serve(settings: AdmissionSettings, stop: asyncio.Event) -> None:
 
     Raises:
         Unavailable: a port is taken.
-        InvalidInput: settings that contradict each other, or a key file that is none.
+        InvalidInput: an address that nobody can have, settings that contradict each other, or a key
+            file that is none.
     """
     server = GrpcServer(reflection_enabled=settings.reflection)
     address = server.bind(settings.listen)
+    check_dialled(trace_store=settings.trace_store)
     runtime = AdmissionRuntime(
         settings.policy(), load_signer(settings.key_file), relearning=settings.relearn
     )
@@ -39,6 +45,7 @@ async def serve(settings: AdmissionSettings, stop: asyncio.Event) -> None:
         AdmissionServicer(runtime, pacer),
         SERVICE_NAME,
     )
+    ProcessDoctor(lambda: read_facts(ADMISSION)).add_to(server)
     telemetry = start(
         "admission",
         settings.trace_store,

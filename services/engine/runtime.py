@@ -6,12 +6,14 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from services.engine.settings import EngineSettings
 from worldline.rpc.channel import ChannelPool
+from worldline.rpc.dialled import check_dialled
 from worldline.rpc.host import announce_ready
 from worldline.rpc.server import GrpcServer
 from worldline.telemetry import start
@@ -39,6 +41,11 @@ async def serve(settings: EngineSettings, stop: asyncio.Event) -> None:
     """
     server = GrpcServer(reflection_enabled=settings.reflection)
     address = server.bind(settings.listen)
+    check_dialled(
+        placement_address=settings.placement_address,
+        mover_address=settings.mover_address,
+        trace_store=settings.trace_store,
+    )
     telemetry = start(
         "engine",
         settings.trace_store,
@@ -58,8 +65,11 @@ async def _serve_engine(
     settings: EngineSettings, server: GrpcServer, addresses: Addresses, stop: asyncio.Event
 ) -> None:
     from services.engine.device import describe_device, fix_numerics
+    from services.engine.doctor import engine_facts
     from services.engine.servicer import EngineServicer
     from services.engine.worker import Worker
+    from worldline.doctor.report import report_surroundings
+    from worldline.doctor.servicer import ProcessDoctor
     from worldline.v1.engine_pb2_grpc import add_EngineServiceServicer_to_server
 
     device = describe_device(settings.device)
@@ -70,12 +80,15 @@ async def _serve_engine(
     try:
         servicer = EngineServicer(engine, settings.engine_id)
         server.add(add_EngineServiceServicer_to_server, servicer, "worldline.v1.EngineService")
+        examine = partial(engine_facts, settings, device, engine.fingerprint)
+        ProcessDoctor(examine).add_to(server)
         await server.start()
         register = upkeep.register(settings.register_timeout_s)
         if not await _first_of(stop, [asyncio.create_task(register, name="registration")]):
             return
         async with _loops(engine, upkeep) as loops:
             announce_ready(settings, addresses.engine, addresses.metrics)
+            report_surroundings(await asyncio.to_thread(examine))
             _log.info("engine.ready", address=addresses.engine, engine_id=settings.engine_id)
             # A loop that ends by itself has failed: its error ends the process.
             await _first_of(stop, loops)

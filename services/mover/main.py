@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
+from services.mover.doctor import check_surroundings, chosen_facts, read_mover_facts
 from services.mover.latency import keep_what_is_loaded, prefer_latency
 from services.mover.membership import Membership
 from services.mover.runtime import MoverRuntime
@@ -16,7 +17,8 @@ from services.mover.transport.base import Transport
 from services.mover.transport.lanes import Lane
 from worldline import telemetry
 from worldline.devicename import cuda_index
-from worldline.errors import Unavailable
+from worldline.doctor.report import report_surroundings
+from worldline.doctor.servicer import ProcessDoctor
 from worldline.rpc.host import announce_ready, load_settings, run_service, unless_stopped
 from worldline.rpc.server import GrpcServer
 from worldline.telemetry.catalogue import LEASES, SLOTS
@@ -51,12 +53,13 @@ async def serve(
     """Run one mover until `stop`, over UCX unless there is another factory.
 
     Raises:
-        Unavailable: it cannot work here; `field` names the setting or variable at fault.
+        Unavailable, InvalidInput: it cannot work here; `field` names the setting, variable or
+            device at fault.
     """
     server = GrpcServer(reflection_enabled=settings.reflection)
     bound = server.bind(settings.listen)
     address = settings.advertise or bound
-    check_surroundings(settings)
+    check_surroundings(settings, ucx=transport_factory is None)
     indices = (cuda_index(name) for name in settings.devices)
     cuda_devices = [index for index in indices if index is not None]
     make_transport = transport_factory or ucx_transport(settings.lane)
@@ -94,11 +97,14 @@ async def _serve(
             MoverServicer(runtime),
             "worldline.v1.MoverService",
         )
+        examine = partial(read_mover_facts, settings, ask_ucx=runtime.transport.name == "ucx")
+        ProcessDoctor(examine).add_to(server)
         await server.start()
         if settings.placement_address and not await unless_stopped(stop, membership.join()):
             return
         keep_what_is_loaded()
         announce_ready(settings, addresses.mover, addresses.metrics)
+        report_surroundings(await asyncio.to_thread(chosen_facts, settings))
         await unless_stopped(stop, _first_failure([*runtime.loops, *membership.loops]))
     finally:
         await membership.leave()
@@ -111,21 +117,6 @@ async def _first_failure(loops: list[asyncio.Task[None]]) -> None:
     ended, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
     for loop in ended:
         loop.result()
-
-
-def check_surroundings(settings: MoverSettings) -> None:
-    """Refuse what cannot work, before anything is built on it.
-
-    Raises:
-        Unavailable: `field` names the setting.
-    """
-    directory = settings.runtime_dir
-    if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
-        raise Unavailable(
-            f"runtime_dir {directory} is not a directory this process can write to",
-            reason="RUNTIME_DIR_UNUSABLE",
-            field="runtime_dir",
-        )
 
 
 def main(transport_factory: TransportFactory | None = None) -> None:

@@ -7,16 +7,19 @@ import sqlite3
 
 from services.placement.asking import Asking
 from services.placement.directory import Directory
+from services.placement.doctor import FleetDoctor
 from services.placement.draining import Drains
 from services.placement.fleet import Fleet
 from services.placement.leases import Leases
 from services.placement.limits import Limits
+from services.placement.measuring import Measuring
 from services.placement.move_task import Tools
 from services.placement.obligations import Obligations
 from services.placement.open_moves import OpenMoves
 from services.placement.opening import Sessions
 from services.placement.owner import TaskOwner
 from services.placement.peers import Deadlines, Peers
+from services.placement.probe import Probe
 from services.placement.relearning import Relearning
 from services.placement.reported import Reported
 from services.placement.runtime import Runtime
@@ -27,7 +30,11 @@ from services.placement.suspending import Suspensions
 from services.placement.suspension_steps import SuspensionSteps
 from services.placement.traces import TraceServicer, TraceStore
 from services.placement.verbs import Verbs
+from worldline.doctor.facts import PLACEMENT
+from worldline.doctor.reading import read_facts
+from worldline.doctor.servicer import ProcessDoctor
 from worldline.errors import InvalidInput
+from worldline.rpc.dialled import check_dialled
 from worldline.rpc.host import announce_ready, load_settings, run_service
 from worldline.rpc.server import GrpcServer
 from worldline.telemetry import start
@@ -59,6 +66,7 @@ class Placement:
         limits = Limits(rest_s=settings.rest_s)
         tools = Tools(self.directory, steps, obligations, limits)
         self.runtime = Runtime(self.directory, self.fleet, tools, moves, owner)
+        self.measuring = Measuring(self.runtime, self.fleet, Probe(self.peers, deadlines, asking))
         self.sessions = Sessions(self.runtime, self.peers, obligations, deadlines)
         self.suspensions = Suspensions(
             self.runtime,
@@ -110,11 +118,12 @@ async def serve(settings: PlacementSettings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set.
 
     Raises:
-        Unavailable: the address cannot be bound. VersionSkew, Conflict, InvalidInput: the
-            directory cannot be used.
+        Unavailable: an address cannot be bound. InvalidInput: one that nobody can have.
+        VersionSkew, Conflict, InvalidInput: the directory cannot be used.
     """
     server = GrpcServer(reflection_enabled=settings.reflection)
     address = server.bind(settings.listen)
+    check_dialled(admission_address=settings.admission_address, trace_store=settings.trace_store)
     traces = _open_traces(settings.traces_file())
     telemetry = start(
         "placement",
@@ -136,6 +145,14 @@ async def serve(settings: PlacementSettings, stop: asyncio.Event) -> None:
                 SERVICE_NAME,
             )
             TraceServicer(traces).add_to(server)
+            ProcessDoctor(lambda: read_facts(PLACEMENT)).add_to(server)
+            FleetDoctor(
+                placement.fleet,
+                placement.peers,
+                placement.measuring,
+                own_address=address,
+                admission_address=settings.admission_address,
+            ).add_to(server)
             await server.start()
             announce_ready(settings, settings.advertise or address, telemetry.metrics_address)
             await stop.wait()

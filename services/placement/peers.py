@@ -8,6 +8,7 @@ from services.placement.fleet import Fleet
 from worldline.fields import positive
 from worldline.rpc.channel import ChannelPool
 from worldline.v1.admission_pb2_grpc import AdmissionServiceStub
+from worldline.v1.doctor_pb2_grpc import ProcessDoctorServiceStub
 from worldline.v1.engine_pb2_grpc import EngineServiceStub
 from worldline.v1.mover_pb2_grpc import MoverServiceStub
 
@@ -96,6 +97,10 @@ class Peers:
             NotFound: it is not registered.
         """
         return self._pool.stub(MoverServiceStub, self._fleet.node(node_id).mover_address)
+
+    def doctor(self, address: str) -> ProcessDoctorServiceStub:
+        """What a process tells of itself, whichever it is."""
+        return self._pool.stub(ProcessDoctorServiceStub, address)
 
     def mover_address(self, node_id: str) -> str:
         """Where other movers dial that node's.

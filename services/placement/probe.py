@@ -94,15 +94,22 @@ class Probe:
             if number >= PUSHES_MIN and now() >= repeat_until_s:
                 break
             with span("probe.push", size_bytes=size_bytes) as active:
-                verdict = await self._push_once(wish, size_bytes)
-                if verdict is not None:
+                verdict = await self.push(wish, size_bytes)
+                if isinstance(verdict, Verdict):
                     note_verdict(active, verdict)
                     active.fail(verdict.label)
                     # A no to a repeat leaves the path measured.
                     return verdict if number < PUSHES_MIN else None
         return None
 
-    async def _push_once(self, wish: ProbeWish, size_bytes: int) -> Verdict | None:
+    async def push(
+        self, wish: ProbeWish, size_bytes: int, *, learn: bool = True
+    ) -> Verdict | move_pb2.PushStats:
+        """Push once: what it took, which admission is to `learn` from; or admission's no.
+
+        Raises:
+            WorldlineError: a call failed; what the probe held was given back.
+        """
         probe_id = f"probe-{secrets.token_hex(12)}"
         layout = flat_layout("probe", size_bytes)
         request = admission_pb2.AdmitMoveRequest(
@@ -136,7 +143,9 @@ class Probe:
         )
         try:
             stats = await self._transfer(wish, answer.ticket, manifest)
-            finish.push_stats.CopyFrom(stats)
+            if learn:
+                finish.push_stats.CopyFrom(stats)
+            return stats
         except CapacityExhausted as error:
             if error.reason != RejectReason.WIRE_TOO_LATE.name:
                 raise
@@ -153,7 +162,6 @@ class Probe:
                     finish,
                     timeout_s=self._deadlines.quick_s,
                 )
-        return None
 
     async def _transfer(
         self, wish: ProbeWish, ticket: move_pb2.SignedTicket, manifest: Manifest

@@ -11,6 +11,7 @@ from worldline.cli import (
     bench,
     decide,
     demo,
+    doctor,
     drain,
     listings,
     moves,
@@ -26,12 +27,14 @@ from worldline.cli import (
 _EPILOG = "Exit status: " + "; ".join(
     (
         "0 done, and for move: committed",
-        "1 any other error, a move that was rolled back, or a drain that left somebody",
+        "1 any other error, a move that was rolled back, a drain that left somebody, or a doctor "
+        "that warns",
         "2 wrong command line or input",
         "3 rejected by admission or placement",
         "4 no such session, node, move or cluster",
         "5 unavailable, no room or out of time",
         "6 bytes differed",
+        "7 the doctor found something that cannot work",
         "130 interrupted",
     )
 )
@@ -80,6 +83,7 @@ app.command("watch")(moves.watch_move)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("trace")(traces.trace)
+app.command("doctor")(doctor.doctor)
 app.command("decide")(decide.decide_command)
 app.command("map")(regime_map.regime_map)
 app.command("demo")(demo.demo)
