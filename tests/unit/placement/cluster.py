@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,21 @@ from worldline.v1 import (
 #: Nobody renews by itself here: a lease ends when a test says so.
 LEASE_MS = 600_000
 DIGEST_RATE_BYTES_PER_S = 5e9
+#: Only what a test holds up is ever late, however busy the machine.
 DEADLINES = Deadlines(
-    admit_s=1, reserve_s=1, warm_s=1, freeze_s=1, push_s=5, verify_s=1, attach_s=1, quick_s=0.5,
-    describe_s=0.3, open_s=2, register_s=1, obligation_s=10, finish_s=2,
+    admit_s=60, reserve_s=60, warm_s=60, freeze_s=60, push_s=60, verify_s=60, attach_s=60,
+    quick_s=60, describe_s=60, open_s=60, register_s=60, obligation_s=60, finish_s=60,
 )  # fmt: skip
+#: For tests of steps that do not answer.
+SHORT = replace(DEADLINES, attach_s=1, describe_s=1)
 
 
 class Cluster:
     """Nodes, an admission, a placement that can be stopped and started again."""
 
-    def __init__(self, path: Path, nodes: int = 2) -> None:
+    def __init__(self, path: Path, nodes: int = 2, deadlines: Deadlines = DEADLINES) -> None:
         self.path = path
+        self.deadlines = deadlines
         numbers = range(1, nodes + 1)
         self.faults = Faults()
         self.admission = FakeAdmission(self.faults)
@@ -86,7 +91,7 @@ class Cluster:
             rest_s=20.0,
         )
         self._traces = TraceStore(settings.traces_file())
-        self.placement = Placement(settings, self._traces, DEADLINES)
+        self.placement = Placement(settings, self._traces, self.deadlines)
         await self.placement.start()
         self.servers["placement"], address = await serve(
             placement_pb2_grpc.add_PlacementServiceServicer_to_server, self.placement.servicer
@@ -184,7 +189,7 @@ class Cluster:
     # --- what clients do ---
 
     async def ask(self, method: str, request: Any) -> Any:
-        return await call(getattr(self.stub, method), request, timeout_s=20)
+        return await call(getattr(self.stub, method), request, timeout_s=60)
 
     async def open(self, node_id: str = "n1", key: str = "", of: Contract | None = None) -> Any:
         return await self.ask(
@@ -219,7 +224,7 @@ class Cluster:
             session_id=session_id, target_node_id=target, idempotency_key=key, saves_ms=saves_ms
         )
         async with mapped_errors():
-            async for response in self.stub.MoveSession(request, timeout=20):
+            async for response in self.stub.MoveSession(request, timeout=60):
                 yield response
 
     async def admit(self, session_id: str, target: str = "n2", saves_ms: float = 0.0) -> Any:
@@ -231,7 +236,7 @@ class Cluster:
     async def migrate(self, move_id: str) -> list[Any]:
         request = placement_pb2.MigrateRequest(move_id=move_id)
         async with mapped_errors():
-            return [one async for one in self.stub.Migrate(request, timeout=20)]
+            return [one async for one in self.stub.Migrate(request, timeout=60)]
 
     async def verb(self, name: str, move_id: str) -> Any:
         request = getattr(placement_pb2, f"{name}MigrationRequest")(move_id=move_id)
@@ -285,8 +290,10 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running_cluster(path: Path, nodes: int = 2) -> AsyncIterator[Cluster]:
-    cluster = Cluster(path, nodes)
+async def running_cluster(
+    path: Path, nodes: int = 2, deadlines: Deadlines = DEADLINES
+) -> AsyncIterator[Cluster]:
+    cluster = Cluster(path, nodes, deadlines)
     await cluster.start()
     try:
         yield cluster

@@ -67,7 +67,7 @@ class Faults:
         return self.gates[method]
 
     async def reach(self, method: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.reached[method].wait()
 
     async def around(self, method: str, work: Callable[[], Any]) -> Any:

@@ -181,7 +181,7 @@ async def test_placement_dies_while_opening(tmp_path: Path) -> None:
             await cluster.open(key="k")
         assert caught.value.reason == "SESSION_OPENING"
         undone.set()
-        await asyncio.wait_for(asyncio.gather(*undoing), 10)
+        await asyncio.wait_for(asyncio.gather(*undoing), 60)
         listed = await cluster.ask("ListSessions", placement_pb2.ListSessionsRequest())
         assert not listed.sessions
         assert cluster.engines["e1"].worlds == {}
@@ -255,7 +255,7 @@ async def test_a_phase_that_cannot_be_recorded_rolls_back(
         session_id, task, gate = await moving(cluster, method)
         full[0] = True
         gate.set()
-        record = await asyncio.wait_for(task, 10)
+        record = await asyncio.wait_for(task, 60)
         assert record.failure.reason == "DIRECTORY_FAILED"
         assert "swap" not in cluster.faults.calls, "nothing commits that is not on record"
         cluster.check_at(session_id, "e1")

@@ -56,7 +56,7 @@ def test_a_process_says_where_it_serves_and_ends_on_sigterm(tmp_path: Path) -> N
         channel = open_channel(ready["address"])
         stub = placement_pb2_grpc.PlacementServiceStub(channel)
         answer: placement_pb2.DescribePlacementResponse = await call(
-            stub.DescribePlacement, placement_pb2.DescribePlacementRequest(), timeout_s=10
+            stub.DescribePlacement, placement_pb2.DescribePlacementRequest(), timeout_s=60
         )
         await channel.close()
         return answer
@@ -64,7 +64,7 @@ def test_a_process_says_where_it_serves_and_ends_on_sigterm(tmp_path: Path) -> N
     counts = asyncio.run(ask()).census.counts
     assert (counts["open_moves"], counts["sessions"]) == (0, 0)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert not list(tmp_path.glob("*-wal"))
     assert not list(tmp_path.glob("*-shm"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from tests.unit.placement.cluster import Cluster, running_cluster
+from tests.unit.placement.cluster import SHORT, Cluster, running_cluster
 from worldline.errors import Unavailable
 from worldline.v1 import move_pb2, mover_pb2, placement_pb2
 from worldline.verdict import RejectReason, Verdict
@@ -28,7 +28,7 @@ async def restart_admission(cluster: Cluster) -> None:
 
 async def asked(cluster: Cluster, times: int) -> None:
     """Until admission was asked so often, and everybody has its answer."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(cluster.admission.asked) < times:  # noqa: ASYNC110 - the fake's count
             await asyncio.sleep(0)
         await cluster.ask("DescribePlacement", placement_pb2.DescribePlacementRequest())
@@ -114,12 +114,13 @@ async def test_wires_of_strangers_are_told_and_silent_movers_left_out(cluster: C
     assert [(one.ticket_id, one.extent_bytes) for one in told.moves] == [("t-x", 7)]
 
 
-async def test_a_mover_that_does_not_answer_in_time_is_left_out(cluster: Cluster) -> None:
-    session_id = await cluster.session()
-    gate = cluster.faults.hold("n3.DescribeMover")
-    await restart_admission(cluster)
-    assert (await cluster.move(session_id, "n2")).phase == move_pb2.MOVE_PHASE_DONE
-    gate.set()
+async def test_a_mover_that_does_not_answer_in_time_is_left_out(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, nodes=3, deadlines=SHORT) as cluster:
+        session_id = await cluster.session()
+        gate = cluster.faults.hold("n3.DescribeMover")
+        await restart_admission(cluster)
+        assert (await cluster.move(session_id, "n2")).phase == move_pb2.MOVE_PHASE_DONE
+        gate.set()
 
 
 async def test_what_paths_reached_is_told(cluster: Cluster) -> None:
@@ -237,7 +238,7 @@ async def test_a_restarted_placement_tells_moves_that_it_rolls_back(
     await cluster.faults.reach("n2.Release")
     await restart_admission(cluster)
     other = asyncio.ensure_future(cluster.move(two, "n1"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not cluster.admission.told:  # noqa: ASYNC110 - the fake's count
             await asyncio.sleep(0)
     (move,) = cluster.admission.told[0].moves

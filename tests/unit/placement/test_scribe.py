@@ -27,7 +27,7 @@ async def test_steps_do_not_wait_for_the_record_but_the_commit_does(
     real, written, may_write = move_table.save_move, [], threading.Event()
 
     def slow(db: Any, entry: Any) -> None:
-        may_write.wait(10)
+        may_write.wait(60)
         real(db, entry)
         written.append(entry.move.phase)
 
@@ -60,7 +60,7 @@ async def test_placement_dies_before_anything_of_the_move_was_written(
         session_id, task, gate = await moving(cluster, method)
         target = cluster.movers["n2"].slots
         if method == "e2.Attach":
-            await asyncio.wait_for(cluster.movers["n2"].promoted.wait(), 10)
+            await asyncio.wait_for(cluster.movers["n2"].promoted.wait(), 60)
         assert len(target) == 1
         await cluster.crash_placement()
         await asyncio.gather(task, return_exceptions=True)
@@ -79,7 +79,7 @@ async def test_an_attach_that_fails_after_the_promotion_leaves_no_slot(tmp_path:
     async with running_cluster(tmp_path) as cluster:
         session_id, task, gate = await moving(cluster, "e2.Attach")
         target = cluster.movers["n2"].slots
-        await asyncio.wait_for(cluster.movers["n2"].promoted.wait(), 10)
+        await asyncio.wait_for(cluster.movers["n2"].promoted.wait(), 60)
         assert [role for _, role in target.values()] == ["live"]
         cluster.faults.fail("e2.Attach", Unavailable("away"))
         gate.set()

@@ -122,7 +122,7 @@ async def test_a_client_that_gives_up_a_waiting_move_withdraws_it(cluster: Clust
     assert cluster.placement is not None
     (move,) = cluster.placement.runtime.open_move_tasks()
     await cluster.verb("Rollback", move.move_id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await cluster.movers["n1"].withdrawn.wait()
     record = await moving
     assert record.failure.reason == "CLIENT_ROLLBACK"
@@ -136,7 +136,7 @@ async def test_the_end_of_placement_withdraws_a_waiting_move(cluster: Cluster) -
     moving = asyncio.ensure_future(cluster.move(session_id))
     await cluster.faults.reach("n1.Arm")
     assert cluster.placement is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await cluster.placement.runtime.stop(5)
         await cluster.movers["n1"].withdrawn.wait()
     assert (await moving).failure.reason == "PLACEMENT_STOPPING"
