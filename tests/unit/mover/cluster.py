@@ -7,8 +7,8 @@ import itertools
 import random
 import socket
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def layout_of(sizes: tuple[int, ...] = LEAF_BYTES, step: int = 3) -> Layout:
     return Layout.build(tensors=tuple(tensors), scalars=(ScalarLeaf("step", step),), root=root)
 
 
-async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     """Wait for a condition that no event announces, with a deadline."""
     async with asyncio.timeout(within_s):
         while True:
@@ -97,11 +97,22 @@ class Node:
     def role(self, slot: move_pb2.SlotRef) -> SlotRole:
         return self.runtime.slots.states()[slot.slot_index].role
 
-    async def until_free(self, slot: move_pb2.SlotRef, within_s: float = 10.0) -> None:
-        await until(lambda: self.role(slot) is SlotRole.FREE, within_s)
+    async def until_free(self, slot: move_pb2.SlotRef) -> None:
+        await until(lambda: self.role(slot) is SlotRole.FREE)
 
-    async def until_quiet(self, within_s: float = 10.0) -> None:
-        await until(lambda: not len(self.runtime.cleaners), within_s)
+    async def until_quiet(self) -> None:
+        await until(lambda: not len(self.runtime.cleaners))
+
+    @contextmanager
+    def later(self, by_s: float) -> Iterator[None]:
+        """Inside, its clock is so much further: what is due by then is due now."""
+        now = self.runtime.now
+        self.runtime.now = lambda: now() + by_s  # type: ignore[method-assign]
+        self.runtime.wake_reaper()
+        try:
+            yield
+        finally:
+            del self.runtime.now
 
 
 @dataclass
@@ -125,8 +136,8 @@ class Cluster:
             "topology_hash": layout.topology_hash,
             "purpose": MovePurpose.SESSION,
             "issued_at_ms": round(time.monotonic() * 1e3),
-            "valid_for_ms": 10_000,
-            "lease_ms": 10_000,
+            "valid_for_ms": 60_000,
+            "lease_ms": 60_000,
         }
         return TicketClaims(**{**values, **changes})
 
@@ -153,7 +164,7 @@ class Cluster:
         answer = await call(
             node.stub.Allocate,
             mover_pb2.AllocateRequest(session_id=session_id, extent_bytes=layout.extent_bytes),
-            timeout_s=10,
+            timeout_s=60,
         )
         data = random.Random(5).randbytes(layout.extent_bytes)
         self.view("a", answer.slot)[: len(data)] = data
@@ -168,7 +179,7 @@ class Cluster:
             mover_pb2.ReserveRequest(
                 ticket=ticket_to_proto(ticket), layout=layout_to_proto(layout)
             ),
-            timeout_s=10,
+            timeout_s=60,
         )
 
     async def push(
@@ -182,7 +193,7 @@ class Cluster:
         chunk_bytes: int = MEBIBYTE,
         window_chunks: int = 4,
         promote: bool = False,
-        timeout_s: float = 20.0,
+        timeout_s: float = 100.0,
     ) -> tuple[mover_pb2.PushOutcome, list[int]]:
         """Order and go at once; the outcome, and the bytes sent at each report."""
         order = self.order(
@@ -235,14 +246,14 @@ class Cluster:
             mover_pb2.VerifyRequest(
                 reservation_id=reservation_id, manifest=message, promote=promote
             ),
-            timeout_s=10,
+            timeout_s=60,
         )
 
     async def promote(self, reservation_id: str, slot: move_pb2.SlotRef) -> None:
         await call(
             self.nodes["b"].stub.Promote,
             mover_pb2.PromoteRequest(reservation_id=reservation_id, slot=slot),
-            timeout_s=10,
+            timeout_s=60,
         )
 
     async def release(
@@ -251,7 +262,7 @@ class Cluster:
         answer = await call(
             self.nodes[node_id].stub.Release,
             mover_pb2.ReleaseRequest(slot=slot, session_id=session_id),
-            timeout_s=10,
+            timeout_s=60,
         )
         released: bool = answer.released
         return released
@@ -307,7 +318,7 @@ async def start_admission(stack: AsyncExitStack) -> tuple[_Admission, str]:
 def receive_descriptor(path: str, token: bytes) -> tuple[bytes, list[int]]:
     """The client's half of the slot server's protocol; blocking."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(5)
+        client.settimeout(60)
         client.connect(path)
         client.sendall(token)
         answer, descriptors, _, _ = socket.recv_fds(client, 1, 1)

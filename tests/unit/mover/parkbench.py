@@ -51,21 +51,21 @@ class Bench:
             "kind": f"PARK_KIND_{self.kind}",
         }
         request = park_pb2.ParkRequest(**{**values, **changes})
-        return await call(self.node.stub.Park, request, timeout_s=20)
+        return await call(self.node.stub.Park, request, timeout_s=60)
 
     async def unpark(self, **changes: Any) -> park_pb2.UnparkResponse:
         request = park_pb2.UnparkRequest(**{"park_id": "park-1", "session_id": SESSION, **changes})
-        return await call(self.node.stub.Unpark, request, timeout_s=20)
+        return await call(self.node.stub.Unpark, request, timeout_s=60)
 
     async def drop(self, **changes: Any) -> bool:
         request = park_pb2.DropParkedRequest(
             **{"park_id": "park-1", "session_id": SESSION, **changes}
         )
-        return bool((await call(self.node.stub.DropParked, request, timeout_s=20)).dropped)
+        return bool((await call(self.node.stub.DropParked, request, timeout_s=60)).dropped)
 
     async def listed(self) -> list[park_pb2.ParkedCopy]:
         request = mover_pb2.DescribeMoverRequest()
-        return list((await call(self.node.stub.DescribeMover, request, timeout_s=10)).parked)
+        return list((await call(self.node.stub.DescribeMover, request, timeout_s=60)).parked)
 
     async def live(self) -> move_pb2.SlotRef:
         return await self.cluster.live_slot(self.layout)

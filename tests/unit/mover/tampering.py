@@ -21,7 +21,7 @@ from tests.flips import Flip
 from tests.unit.mover.faulty import FaultyEndpoint, FaultyTransport
 
 #: No stage takes longer than a moment: whoever waits longer has met a deadlock.
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Stage:

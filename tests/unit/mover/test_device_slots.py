@@ -132,7 +132,7 @@ async def test_a_state_moves_between_all_kinds_of_memory(
     answer = await call(
         cluster.nodes["a"].stub.Allocate,
         mover_pb2.AllocateRequest(session_id="session-1", extent_bytes=layout.extent_bytes),
-        timeout_s=10,
+        timeout_s=60,
     )
     data = random.Random(5).randbytes(layout.extent_bytes)
     raw(cluster, "a", answer.slot, len(data))[:] = data
@@ -175,7 +175,7 @@ async def test_a_bit_flipped_in_pinned_memory_is_caught(
     slot = await call(
         cluster.nodes["a"].stub.Allocate,
         mover_pb2.AllocateRequest(session_id="session-1", extent_bytes=layout.extent_bytes),
-        timeout_s=10,
+        timeout_s=60,
     )
     data = random.Random(5).randbytes(layout.extent_bytes)
     raw(cluster, "a", slot.slot, len(data))[:] = data
@@ -215,14 +215,14 @@ async def test_a_slot_is_asked_for_by_name_or_uuid(build: Build) -> None:
     uuid = cluster.nodes["a"].runtime.devices[0].uuid
     for device, wanted in (("", "cuda:1"), (uuid, "cuda:1"), ("cpu", "cpu")):
         request = mover_pb2.AllocateRequest(session_id="s", extent_bytes=9, device=device)
-        slot = (await call(stub.Allocate, request, timeout_s=10)).slot
-        described = await call(stub.DescribeMover, mover_pb2.DescribeMoverRequest(), timeout_s=10)
+        slot = (await call(stub.Allocate, request, timeout_s=60)).slot
+        described = await call(stub.DescribeMover, mover_pb2.DescribeMoverRequest(), timeout_s=60)
         assert described.slots[slot.slot_index].device == wanted
         mapped = mover_pb2.MapSlotRequest(slot=slot, session_id="s")
-        assert (await call(stub.MapSlot, mapped, timeout_s=10)).device == wanted
+        assert (await call(stub.MapSlot, mapped, timeout_s=60)).device == wanted
     request = mover_pb2.AllocateRequest(session_id="s", extent_bytes=9, device="cuda:0")
     with pytest.raises(InvalidInput) as caught:
-        await call(stub.Allocate, request, timeout_s=10)
+        await call(stub.Allocate, request, timeout_s=60)
     assert caught.value.reason == "DEVICE_UNKNOWN"
 
 
@@ -230,13 +230,13 @@ async def test_the_slot_socket_gives_handle_and_uuid(build: Build, cuda: FakeRun
     cluster: Cluster = await build("cuda:1", "cpu")
     stub = cluster.nodes["a"].stub
     request = mover_pb2.AllocateRequest(session_id="s", extent_bytes=9)
-    slot = (await call(stub.Allocate, request, timeout_s=10)).slot
+    slot = (await call(stub.Allocate, request, timeout_s=60)).slot
     mapped = mover_pb2.MapSlotRequest(slot=slot, session_id="s")
-    answer = await call(stub.MapSlot, mapped, timeout_s=10)
+    answer = await call(stub.MapSlot, mapped, timeout_s=60)
 
     def fetch() -> bytes:
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(5)
+            client.settimeout(60)
             client.connect(answer.socket_path)
             client.sendall(answer.token)
             return b"".join(iter(lambda: client.recv(4096), b""))

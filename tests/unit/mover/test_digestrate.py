@@ -118,7 +118,7 @@ async def test_a_node_registers_the_rate_of_its_cores_and_none_for_a_gpu(
         devices=(Device("cpu"), Device("cuda:0", uuid="GPU-1")),
         now=lambda: 0.0,
         settings=SimpleNamespace(
-            node_id="n1", placement_address=address, digest_threads=2, register_within_s=5.0
+            node_id="n1", placement_address=address, digest_threads=2, register_within_s=60.0
         ),
         slots=SimpleNamespace(shelf=lambda name: SimpleNamespace(slot_count=1, slot_bytes=1)),
     )

@@ -236,7 +236,7 @@ async def test_no_bit_is_missed_in_a_parked_copy(
         slot=battery.slot,
         kind=f"PARK_KIND_{kind}",
     )
-    await call(node.stub.Park, order, timeout_s=20)
+    await call(node.stub.Park, order, timeout_s=60)
     assert await cluster.release("a", battery.slot)
     back = park_pb2.UnparkRequest(park_id="park-1", session_id="session-1")
 
@@ -250,7 +250,7 @@ async def test_no_bit_is_missed_in_a_parked_copy(
     for flip in flips(LAYOUT, seed=2):
         change(flip)
         try:
-            await call(node.stub.Unpark, back, timeout_s=20)
+            await call(node.stub.Unpark, back, timeout_s=60)
         except IntegrityError as error:
             if (error.leaf, error.granule) != flip.found:
                 misses.append(f"{flip} was taken for {error.leaf}, {error.granule}")
@@ -259,7 +259,7 @@ async def test_no_bit_is_missed_in_a_parked_copy(
         assert all(state.role is SlotRole.FREE for state in node.runtime.slots.states())
         change(flip)
     assert misses == []
-    battery.slot = (await call(node.stub.Unpark, back, timeout_s=20)).slot
+    battery.slot = (await call(node.stub.Unpark, back, timeout_s=60)).slot
     assert np.array_equal(battery.view("a", battery.slot), battery.data)
     await battery.check_reusable()
 

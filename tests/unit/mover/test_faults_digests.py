@@ -31,7 +31,7 @@ class Gate:
         def update(digest: HostDigest, *piece: int) -> None:
             self.inside += 1
             self.reached.set()
-            assert self.opened.wait(20)
+            assert self.opened.wait(60)
             plain(digest, *piece)
             self.inside -= 1
 

@@ -86,7 +86,7 @@ async def pair(cuda: FakeRuntime, tmp_path: Path) -> AsyncIterator[Devices]:
         request = mover_pb2.AllocateRequest(
             session_id="session-1", extent_bytes=LAYOUT.extent_bytes
         )
-        slot = (await call(nodes["a"].stub.Allocate, request, timeout_s=10)).slot
+        slot = (await call(nodes["a"].stub.Allocate, request, timeout_s=60)).slot
         made = Devices(cluster, slot, np.random.default_rng(5).bytes(LAYOUT.extent_bytes))
         made.view("a", slot)[:] = made.data
         yield made

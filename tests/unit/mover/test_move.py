@@ -190,21 +190,21 @@ async def test_a_slot_is_quarantined_until_the_transport_is_done(
         await call(
             node.stub.Allocate,
             mover_pb2.AllocateRequest(session_id="next", extent_bytes=10),
-            timeout_s=5,
+            timeout_s=60,
         )
     assert caught.value.reason == "NO_FREE_SLOT"
     with pytest.raises(WorldlineError):
         await call(
             node.stub.MapSlot,
             mover_pb2.MapSlotRequest(slot=held, session_id="session-1"),
-            timeout_s=5,
+            timeout_s=60,
         )
     transports[side].terminal_allowed.set()
     await node.until_free(held)
     fresh = await call(
         node.stub.Allocate,
         mover_pb2.AllocateRequest(session_id="next", extent_bytes=layout.extent_bytes),
-        timeout_s=5,
+        timeout_s=60,
     )
     assert fresh.slot.generation == held.generation + 1
     assert not any(cluster.view(side, fresh.slot)[: layout.extent_bytes])
@@ -398,9 +398,9 @@ async def test_a_go_that_never_comes_ends_with_the_lease(memory_cluster: Cluster
     ticket = cluster.ticket(layout, lease_ms=400)
     reserved = await cluster.reserve(ticket, layout)
     order = cluster.order(ticket, cluster.manifest(layout), reserved.reservation_id, slot)
-    push = PushCall(cluster.nodes["a"].stub, order, 20)
-    await push.arm()
+    push = PushCall(cluster.nodes["a"].stub, order, 60)
     with pytest.raises(WorldlineError) as caught:
+        await push.arm()
         await push.outcome()
     assert caught.value.reason == "LEASE_EXPIRED"
     await push.close()
@@ -411,8 +411,10 @@ async def test_a_go_that_never_comes_ends_with_the_lease(memory_cluster: Cluster
 
 async def test_an_unused_reservation_is_reaped(memory_cluster: Cluster) -> None:
     cluster, layout = memory_cluster, layout_of()
-    reserved = await cluster.reserve(cluster.ticket(layout, valid_for_ms=400), layout)
-    await cluster.nodes["b"].until_free(reserved.slot)
+    reserved = await cluster.reserve(cluster.ticket(layout), layout)
+    assert cluster.nodes["b"].role(reserved.slot) is SlotRole.SHADOW
+    with cluster.nodes["b"].later(600.0):
+        await cluster.nodes["b"].until_free(reserved.slot)
     assert cluster.nodes["b"].runtime.reservations.ids() == ()
 
 

@@ -323,7 +323,7 @@ def gate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event
 
         def held(self: Any, *args: Any, plain: Any = plain) -> None:
             reached.set()
-            assert opened.wait(20)
+            assert opened.wait(60)
             plain(self, *args)
 
         monkeypatch.setattr(crossing, "_carry", held)
@@ -353,7 +353,8 @@ async def test_a_drop_ends_a_copy_that_is_being_made(bench: Bench, gate: Gate) -
     parking = asyncio.ensure_future(bench.park(slot))
     await until(gate[0].is_set)
     dropping = asyncio.ensure_future(bench.drop())
-    await asyncio.sleep(0.05)
+    (making,) = bench.node.runtime.parking._making.values()
+    await until(lambda: bool(making.cancelling()))
     gate[1].set()
     assert await dropping
     with pytest.raises(Conflict) as caught:
@@ -371,7 +372,7 @@ async def test_a_copy_dropped_while_its_digests_are_composed_holds_no_memory(
 
     def compose(*arguments: Any) -> Any:
         begun.set()
-        assert goes_on.wait(20)
+        assert goes_on.wait(60)
         return plain(*arguments)
 
     monkeypatch.setattr(parking_module, "compose", compose)

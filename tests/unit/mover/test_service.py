@@ -56,7 +56,7 @@ async def run_to_end(*arguments: str, **environment: str) -> tuple[int, str]:
         env={**os.environ, **environment},
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             _, errors = await process.communicate()
     finally:
         if process.returncode is None:
@@ -114,18 +114,18 @@ async def test_sigterm_ends_it_and_leaves_no_file(tmp_path: Path) -> None:
     os.close(writing)
     try:
         with os.fdopen(reading) as stream:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 line = await asyncio.to_thread(stream.readline)
         ready = json.loads(line)
         assert ready["pid"] == process.pid
         assert files(tmp_path) == ["mover-node-0.sock"]
         channel = open_channel(ready["address"])
         stub = mover_pb2_grpc.MoverServiceStub(channel)
-        answer = await call(stub.DescribeMover, mover_pb2.DescribeMoverRequest(), timeout_s=5)
+        answer = await call(stub.DescribeMover, mover_pb2.DescribeMoverRequest(), timeout_s=60)
         assert answer.census.counts["slots_free"] == 1
         await channel.close()
         process.terminate()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await process.wait() == 0
         assert files(tmp_path) == []
     finally:
@@ -144,7 +144,7 @@ async def test_a_reaper_that_fails_ends_the_mover(
 
     monkeypatch.setattr(Reservations, "due", broken)
     settings = MoverSettings(runtime_dir=tmp_path, slot_count=1, slot_bytes=1 << 20)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(InvariantBroken):
             await serve(settings, asyncio.Event(), memory_transport)
     assert files(tmp_path) == []
@@ -201,7 +201,7 @@ async def service(tmp_path: Path) -> AsyncIterator[tuple[_Placement, Any]]:
         finally:
             await channel.close()
             stop.set()
-            await asyncio.wait_for(serving, 10)
+            await asyncio.wait_for(serving, 60)
 
 
 async def test_a_node_registers_renews_and_releases_orphans(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ async def test_a_node_registers_renews_and_releases_orphans(tmp_path: Path) -> N
         (cpu,) = first.devices
         assert (cpu.name, cpu.uuid, cpu.slots_total, cpu.slot_bytes) == ("cpu", "", 2, 1 << 20)
         request = mover_pb2.AllocateRequest(session_id="s", extent_bytes=100)
-        slot = (await call(stub.Allocate, request, timeout_s=5)).slot
+        slot = (await call(stub.Allocate, request, timeout_s=60)).slot
         await until(lambda: any(renewal.slots for renewal in placement.renewed))
         use = next(renewal for renewal in placement.renewed if renewal.slots).slots[0]
         assert (use.slot, use.role, use.session_id) == (slot, SlotRole.LIVE, "s")
@@ -223,7 +223,7 @@ async def test_a_node_registers_renews_and_releases_orphans(tmp_path: Path) -> N
 async def test_a_forgotten_node_registers_again(tmp_path: Path) -> None:
     async with service(tmp_path) as (placement, _):
         placement.forgotten = True
-        await until(lambda: len(placement.registered) == 2)
+        await until(lambda: len(placement.registered) >= 2)
         again, first = placement.registered[1], placement.registered[0]
         assert again.incarnation == first.incarnation
         await until(lambda: bool(placement.renewed))
@@ -233,7 +233,7 @@ async def test_a_start_that_waits_for_placement_ends_at_once_when_stopped(tmp_pa
     settings = MoverSettings(placement_address="127.0.0.1:1", runtime_dir=tmp_path, grace_s=0.2)
     stop = asyncio.Event()
     stop.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await serve(settings, stop, memory_transport)
     assert files(tmp_path) == []
 
@@ -243,7 +243,7 @@ async def test_without_placement_the_start_is_given_up(tmp_path: Path) -> None:
         placement_address="127.0.0.1:1", register_within_s=0.3, runtime_dir=tmp_path
     )
     with pytest.raises(Unavailable) as caught:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await serve(settings, asyncio.Event(), memory_transport)
     assert caught.value.field == "placement_address"
     assert files(tmp_path) == []

@@ -51,7 +51,7 @@ async def test_a_mapped_slot_is_the_movers_memory(memory_cluster: Cluster) -> No
     answer = await call(
         cluster.nodes["a"].stub.MapSlot,
         mover_pb2.MapSlotRequest(slot=slot, session_id="session-1"),
-        timeout_s=5,
+        timeout_s=60,
     )
     assert stat.S_IMODE(os.stat(answer.socket_path).st_mode) == 0o600
     reply, (descriptor,) = await asyncio.to_thread(
@@ -75,13 +75,13 @@ async def test_a_slot_released_before_redemption_is_not_handed_out(
     cluster, layout = memory_cluster, layout_of()
     slot = await cluster.live_slot(layout)
     request = mover_pb2.MapSlotRequest(slot=slot, session_id="session-1")
-    answer = await call(cluster.nodes["a"].stub.MapSlot, request, timeout_s=5)
+    answer = await call(cluster.nodes["a"].stub.MapSlot, request, timeout_s=60)
     await cluster.release("a", slot)
     await cluster.live_slot(layout, "session-2")
     reply = await asyncio.to_thread(receive_descriptor, answer.socket_path, answer.token)
     assert reply == (b"\x00", [])
     with pytest.raises(Fenced):
-        await call(cluster.nodes["a"].stub.MapSlot, request, timeout_s=5)
+        await call(cluster.nodes["a"].stub.MapSlot, request, timeout_s=60)
 
 
 async def test_stale_socket_file_is_replaced_and_removed(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_device_memory_goes_by_handle_and_uuid(tmp_path: Path) -> None:
 
         def fetch() -> bytes:
             with socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(5)
+                client.settimeout(60)
                 client.connect(str(server.path))
                 client.sendall(token)
                 return b"".join(iter(lambda: client.recv(16), b""))
@@ -126,8 +126,8 @@ async def test_a_client_that_says_nothing_or_too_little(tmp_path: Path) -> None:
     writer.close()
     await writer.wait_closed()
     silent, writer = await asyncio.open_unix_connection(str(path))
-    await asyncio.wait_for(server.stop(), 5)
-    assert await asyncio.wait_for(silent.read(), 5) == b""
+    await asyncio.wait_for(server.stop(), 60)
+    assert await asyncio.wait_for(silent.read(), 60) == b""
     writer.close()
 
 
