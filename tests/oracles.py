@@ -33,7 +33,7 @@ from worldline.v1 import (
 #: Every call of a test returns within its deadline plus this (O3).
 BOUND_S = 60.0
 #: Releases and renewals that follow an outcome are done within this (O4).
-SETTLE_S = 20.0
+SETTLE_S = 60.0
 POLL_S = 0.05
 #: What the processes of one service may hold more than before: pools grow to their size once.
 SLACK = {"tasks": 3, "threads": 16, "descriptors": 16}
@@ -174,8 +174,12 @@ class Oracles:
             if record.phase is MovePhase.REJECTED:
                 assert record.verdict is not None
                 assert not record.verdict.admitted
-        status = await self.client.status()
-        assert sum(status.moves_by_outcome.values()) == len(moves)
+
+        async def counted() -> list[str]:
+            outcomes = (await self.client.status()).moves_by_outcome
+            return [] if sum(outcomes.values()) == len(moves) else [f"{outcomes} of {len(moves)}"]
+
+        await until(counted)
 
     async def _continues(
         self, session: Session, twin: list[Block], next_index: int, count: int
@@ -238,7 +242,7 @@ class Oracles:
             async with open_channel(service.address) as channel:
                 stub = engine_pb2_grpc.EngineServiceStub(channel)
                 found[name] = await call(
-                    stub.DescribeEngine, engine_pb2.DescribeEngineRequest(), timeout_s=10
+                    stub.DescribeEngine, engine_pb2.DescribeEngineRequest(), timeout_s=60
                 )
         return found
 
@@ -258,7 +262,7 @@ async def _describe(service: str, address: str) -> Counts:
             answer = await call(
                 mover_pb2_grpc.MoverServiceStub(channel).DescribeMover,
                 mover_pb2.DescribeMoverRequest(),
-                timeout_s=10,
+                timeout_s=60,
             )
             used = sum(slot.role != 1 for slot in answer.slots)
             own = {"slots_used": used, "reservations_open": len(answer.reservations)}
@@ -266,21 +270,21 @@ async def _describe(service: str, address: str) -> Counts:
             answer = await call(
                 engine_pb2_grpc.EngineServiceStub(channel).DescribeEngine,
                 engine_pb2.DescribeEngineRequest(),
-                timeout_s=10,
+                timeout_s=60,
             )
             own = {"worlds_held": len(answer.worlds)}
         elif service == "admission":
             answer = await call(
                 admission_pb2_grpc.AdmissionServiceStub(channel).DescribeAdmission,
                 admission_pb2.DescribeAdmissionRequest(),
-                timeout_s=10,
+                timeout_s=60,
             )
             own = {"holds_open": len(answer.holds)}
         else:
             answer = await call(
                 placement_pb2_grpc.PlacementServiceStub(channel).DescribePlacement,
                 placement_pb2.DescribePlacementRequest(),
-                timeout_s=10,
+                timeout_s=60,
             )
             own = {}
         return {**dict(answer.census.counts), **own}

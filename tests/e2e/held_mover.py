@@ -2,7 +2,8 @@
 
 Run in place of the mover. The file `hold` in WORLDLINE_TEST_HOLD_DIR says `NODE NTH`: before the
 NTH send of that node's next transfer it creates `held` and sends nothing more until there is `go`.
-Chunks are sends, in order, and so is the seal that follows them.
+Chunks are sends, in order, and so is the seal that follows them. The file `later-NODE` says seconds
+by which that node's clock goes on at once; it is gone when it has.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from services.mover.main import main as mover_main
 from services.mover.transport.base import Buffer, Endpoint, Reader, Request
@@ -19,6 +21,7 @@ from worldline.errors import TransferFailed
 
 HOLD_DIR = "WORLDLINE_TEST_HOLD_DIR"
 _POLL_S = 0.002
+_CLOCK_POLL_S = 0.02
 
 
 class HeldEndpoint(Endpoint):
@@ -75,12 +78,36 @@ class HeldEndpoint(Endpoint):
 
 
 class HeldTransport(UcxTransport):
-    """UCX with `HeldEndpoint`s."""
+    """UCX with `HeldEndpoint`s, in a process whose clock a test can put on."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._directory = Path(os.environ[HOLD_DIR])
+        self._node_id = os.environ["WORLDLINE_MOVER_NODE_ID"]
+        self._clock: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await super().start()
+        self._clock = asyncio.create_task(self._keep_clock(), name="clock")
+
+    async def stop(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            await asyncio.gather(self._clock, return_exceptions=True)
+        await super().stop()
+
+    async def _keep_clock(self) -> None:
+        loop, said = asyncio.get_running_loop(), self._directory / f"later-{self._node_id}"
+        while True:
+            await asyncio.sleep(_CLOCK_POLL_S)
+            if said.exists():
+                plain, by_s = loop.time, float(said.read_text())
+                loop.time = lambda plain=plain, by_s=by_s: plain() + by_s  # type: ignore[method-assign,misc]
+                said.unlink()
 
     async def connect(self, address: bytes) -> Endpoint:
         inner = await super().connect(address)
-        node_id = os.environ["WORLDLINE_MOVER_NODE_ID"]
-        return HeldEndpoint(inner, Path(os.environ[HOLD_DIR]), node_id)
+        return HeldEndpoint(inner, self._directory, self._node_id)
 
     async def park(self, endpoint: Endpoint) -> None:
         await super().park(endpoint.inner if isinstance(endpoint, HeldEndpoint) else endpoint)

@@ -42,11 +42,22 @@ class Hold:
         async def complaints() -> list[str]:
             return [] if (self.directory / "held").exists() else ["nothing is held"]
 
-        await until(complaints, 60.0)
+        await until(complaints)
 
     def release(self) -> None:
         """Let it go on."""
         (self.directory / "go").touch()
+
+    async def later(self, node_id: str, by_s: float) -> None:
+        """The clock of the node's mover goes on by so much at once, and never back."""
+        said, whole = self.directory / f"later-{node_id}", self.directory / "later"
+        whole.write_text(str(by_s))
+        whole.rename(said)
+
+        async def complaints() -> list[str]:
+            return [f"{node_id} has not looked at its clock"] if said.exists() else []
+
+        await until(complaints)
 
 
 @contextmanager
@@ -66,4 +77,4 @@ async def until_stopped(process: ServiceProcess) -> None:
         status = psutil.Process(process.pid).status()
         return [] if status == psutil.STATUS_STOPPED else [f"it is {status}"]
 
-    await until(complaints, 30.0)
+    await until(complaints)

@@ -15,7 +15,7 @@ async def slot_file(mover: ServiceProcess, session_id: str) -> Path:
     """The memfd of the slot that holds the session, whatever its role."""
     async with open_channel(mover.address) as channel:
         stub = mover_pb2_grpc.MoverServiceStub(channel)
-        answer = await call(stub.DescribeMover, mover_pb2.DescribeMoverRequest(), timeout_s=10)
+        answer = await call(stub.DescribeMover, mover_pb2.DescribeMoverRequest(), timeout_s=60)
     index = next(each.slot.slot_index for each in answer.slots if each.session_id == session_id)
     for entry in _descriptors(mover.pid):
         name = os.readlink(entry)

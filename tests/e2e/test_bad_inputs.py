@@ -159,7 +159,7 @@ async def test_a_message_over_the_limit(cluster: LocalCluster, stage: Stage) -> 
         stub = placement_pb2_grpc.PlacementServiceStub(channel)
         request = placement_pb2.GetMoveRequest(move_id="m" * (MESSAGE_BYTES_MAX + 1))
         with pytest.raises(InvalidInput) as caught:
-            await call(stub.GetMove, request, timeout_s=10)
+            await call(stub.GetMove, request, timeout_s=60)
     assert caught.value.reason == "MESSAGE_TOO_LARGE"
 
 
@@ -175,7 +175,7 @@ async def test_an_action_that_means_nothing(
     stage: Stage, action: engine_pb2.Action, field: str
 ) -> None:
     async with bounded(), open_channel(stage.session.info.engine_address) as channel:
-        stream = engine_pb2_grpc.EngineServiceStub(channel).Play(timeout=20)
+        stream = engine_pb2_grpc.EngineServiceStub(channel).Play(timeout=60)
         join = engine_pb2.Join(session_id=stage.session.session_id, next_block_index=2)
         with pytest.raises(InvalidInput) as caught:
             async with mapped_errors():
@@ -229,7 +229,7 @@ async def permission(cluster: LocalCluster, stage: Stage) -> AsyncIterator[Permi
             topology_hash=manifest.layout.topology_hash,
             purpose=move_pb2.MOVE_PURPOSE_SESSION,
         )
-        answer = await call(stub.AdmitMove, request, timeout_s=10)
+        answer = await call(stub.AdmitMove, request, timeout_s=60)
         assert answer.verdict.admitted, answer.verdict
         claims = move_pb2.TicketClaims.FromString(answer.ticket.claims)
         yield Permission(
@@ -238,7 +238,7 @@ async def permission(cluster: LocalCluster, stage: Stage) -> AsyncIterator[Permi
         finish = admission_pb2.FinishMoveRequest(
             ticket_id=claims.ticket_id, move_id=claims.move_id, reason="TEST"
         )
-        await call(stub.FinishMove, finish, timeout_s=10)
+        await call(stub.FinishMove, finish, timeout_s=60)
 
 
 async def test_a_forged_ticket(cluster: LocalCluster, permission: Permission) -> None:
@@ -298,7 +298,7 @@ async def test_a_landing_in_another_protocol_version(
         device="cpu",
     )
     async with bounded(), open_channel(cluster.services["mover-node-2"].address) as channel:
-        stream = mover_pb2_grpc.MoverServiceStub(channel).Land(timeout=20)
+        stream = mover_pb2_grpc.MoverServiceStub(channel).Land(timeout=60)
         with pytest.raises(VersionSkew):
             async with mapped_errors():
                 await stream.write(mover_pb2.LandRequest(offer=offer))
@@ -313,7 +313,7 @@ async def test_an_engine_of_another_version(cluster: LocalCluster, stage: Stage)
             protocol_version=999, engine_id="e-x", node_id="node-1", incarnation="x"
         )
         with pytest.raises(VersionSkew):
-            await call(stub.RegisterEngine, request, timeout_s=10)
+            await call(stub.RegisterEngine, request, timeout_s=60)
 
 
 async def test_a_node_of_another_fingerprint() -> None:
@@ -340,7 +340,7 @@ async def _open(cluster: LocalCluster, contract: contract_pb2.Contract) -> None:
             contract=contract, world=engine_pb2.WorldSpec(preset="tiny", seed=1)
         )
         stub = placement_pb2_grpc.PlacementServiceStub(channel)
-        await call(stub.OpenSession, request, timeout_s=10)
+        await call(stub.OpenSession, request, timeout_s=60)
 
 
 async def _reserve(
@@ -348,7 +348,7 @@ async def _reserve(
 ) -> mover_pb2.ReserveResponse:
     async with open_channel(cluster.services[f"mover-{node_id}"].address) as channel:
         request = mover_pb2.ReserveRequest(ticket=permission.ticket, layout=permission.layout)
-        return await call(mover_pb2_grpc.MoverServiceStub(channel).Reserve, request, timeout_s=10)
+        return await call(mover_pb2_grpc.MoverServiceStub(channel).Reserve, request, timeout_s=60)
 
 
 async def _push(
@@ -381,5 +381,5 @@ async def _release(
     claims = move_pb2.TicketClaims.FromString(permission.ticket.claims)
     async with open_channel(cluster.services[f"mover-{node_id}"].address) as channel:
         request = mover_pb2.ReleaseRequest(slot=reserved.slot, session_id=claims.session_id)
-        answer = await call(mover_pb2_grpc.MoverServiceStub(channel).Release, request, timeout_s=10)
+        answer = await call(mover_pb2_grpc.MoverServiceStub(channel).Release, request, timeout_s=60)
     assert answer.released

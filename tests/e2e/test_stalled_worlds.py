@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(240)
 #: The state of a `tiny` world is two chunks of a mebibyte: before the second, half has moved;
 #: before the seal, everything.
 HALF, ALL = 2, 3
-LEASE_S = 2.0
+LEASE_S = 4.0
 
 
 @asynccontextmanager

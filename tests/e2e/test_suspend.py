@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import PATIENT, SEED, SLOTS, Fault, make_stage, make_twin
+from tests.e2e.conftest import PATIENT, SEED, SLOTS, Fault, Stage, make_stage, make_twin
 from tests.e2e.slots import slot_file
 from tests.oracles import bounded, play, script, signature, until
 from worldline.cli.cluster import LocalCluster
@@ -95,18 +95,20 @@ async def test_a_stream_ends_with_a_word_and_goes_on_where_it_ended(
     session = await client.open("tiny", seed=SEED, contract=PATIENT, node="node-1")
     seen: list[Block] = []
     actions = iter(script(30))
-    started = asyncio.Event()
+    started, suspended = asyncio.Event(), asyncio.Event()
 
     async def watch() -> None:
         async for block in session.play(actions, digests=True, window=4):
             seen.append(block)
             started.set()
-            await asyncio.sleep(0.01)
+            if len(seen) == 10:  # the last are not played before it is suspended
+                await suspended.wait()
 
     async with bounded():
         watching = asyncio.ensure_future(watch())
         await started.wait()
         await session.suspend(kind)
+        suspended.set()
         with pytest.raises(Conflict) as caught:
             await watching
     assert caught.value.reason == "SESSION_SUSPENDED"
@@ -275,6 +277,17 @@ async def stands(session: Session, state: str) -> list[str]:
     return [] if found == state else [f"the session is {found}, not {state}"]
 
 
+async def frozen(stage: Stage) -> list[str]:
+    """Nothing where the engine of the session has frozen its world."""
+    phases = [
+        world.phase
+        for answer in (await stage.oracles._engines(frozenset())).values()
+        for world in answer.worlds
+        if world.session_id == stage.session.session_id
+    ]
+    return [] if phases == ["frozen"] else [f"the world is {phases}"]
+
+
 @pytest.mark.asyncio(loop_scope="function")
 @KINDS
 async def test_the_mover_is_killed_and_comes_back(
@@ -325,7 +338,7 @@ async def test_placement_is_killed_in_mid_suspend(faulty_cluster: LocalCluster) 
         suspending = asyncio.ensure_future(session.suspend())
         try:
             await until(lambda: stands(session, "suspending"))
-            await asyncio.sleep(0.3)  # frozen, and the copy asked for
+            await until(lambda: frozen(stage))  # and the copy is asked for
             await faulty_cluster.kill("placement")
         finally:
             faulty_cluster.signal("mover-node-1", signal.SIGCONT)
@@ -350,7 +363,7 @@ async def test_the_engine_is_stopped_across_the_record(faulty_cluster: LocalClus
         suspending = asyncio.ensure_future(session.suspend())
         try:
             await until(lambda: stands(session, "suspending"))
-            await asyncio.sleep(0.3)  # frozen by now
+            await until(lambda: frozen(stage))
             faulty_cluster.signal("engine-node-1", signal.SIGSTOP)
         finally:
             faulty_cluster.signal("mover-node-1", signal.SIGCONT)
