@@ -26,7 +26,8 @@ from worldline.errors import TransferFailed
 
 TAG = 7 << 40
 SIZE = 4 << 20
-NOTICED_S = 6.0
+#: UCX itself would take longer than this to ask whether its peer lives.
+NOTICED_S = 15.0
 
 
 class _Outside:
@@ -62,7 +63,7 @@ class _Process(_Outside):
         )
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 line = await process.stdout.readline()
             peer = cls(bytes.fromhex(line.decode()))
             peer.process = process
@@ -77,7 +78,7 @@ class _Process(_Outside):
         assert self.process.stdout is not None
         self.process.stdin.write(peer.hex().encode() + b"\n")
         await self.process.stdin.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await self.process.stdout.readline() == b"posted\n"
 
     async def kill(self) -> None:
@@ -160,7 +161,7 @@ async def test_death_in_mid_transfer_is_noticed(kind: str, own_role: str) -> Non
             post = endpoint.send if own_role == "sender" else endpoint.receive
             requests = [post(memory.part(i * SIZE, SIZE), TAG + i) for i in range(8)]
             await peer.post(other_role, own.address)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await requests[0].wait()
                 await requests[1].wait()
             assert not requests[2].terminal
@@ -172,13 +173,13 @@ async def test_death_in_mid_transfer_is_noticed(kind: str, own_role: str) -> Non
                         await request.wait()
             assert time.monotonic() - killed_at < NOTICED_S
             assert not endpoint.alive
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await endpoint.abort()
         census = own.census()
         assert census["endpoints"] == census["requests_outstanding"] == 0
         assert census.get("neighbours", 0) == 0
     finally:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await own.stop()
 
 
@@ -205,7 +206,7 @@ async def test_parked_endpoint_of_a_dead_peer_is_dropped(kind: str) -> None:
                     assert time.monotonic() < deadline_s
                     await asyncio.sleep(0.01)
     finally:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await own.stop()
 
 
@@ -215,4 +216,4 @@ async def _receive_two(
     receives = [endpoint.receive(memory.part(i * SIZE, SIZE), TAG + i) for i in range(2)]
     await peer.post("sender", own.address)
     for receive in receives:
-        await asyncio.wait_for(receive.wait(), 10)
+        await asyncio.wait_for(receive.wait(), 60)

@@ -129,7 +129,7 @@ async def test_whoever_waits_for_a_mapping_is_woken(
     opened, opens = threading.Event(), neighbours._open
 
     def late(pid: int, file: MemoryFile) -> neighbours.Mapping | None:
-        assert opened.wait(20)
+        assert opened.wait(60)
         return opens(pid, file)
 
     monkeypatch.setattr(neighbours, "_open", late)
@@ -142,7 +142,7 @@ async def test_whoever_waits_for_a_mapping_is_woken(
     assert plane is not None
     await until(lambda: plane._sleeping)
     opened.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await receive.wait()
         await send.wait()
     assert target.slot.part(0, MEBIBYTE) == data
@@ -159,7 +159,7 @@ async def test_a_peer_that_does_not_copy_holds_up_nobody_else(ends: tuple[End, E
         waiting = to_stuck.send(source.slot.part(0, MEBIBYTE), TAG, Seen(source.slot.whole))
         sender, receiver = await joined(*ends)
         receive = receiver.receive(target.slot.part(0, MEBIBYTE), TAG + 1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             sent = sender.send(source.slot.part(0, MEBIBYTE), TAG + 1, Seen(source.slot.whole))
             await sent.wait()
             await receive.wait()
@@ -228,10 +228,10 @@ async def test_no_byte_is_written_after_an_abort(ends: tuple[End, End]) -> None:
         sends = [sender.send(source.slot.part(i * MEBIBYTE, MEBIBYTE), TAG + i) for i in range(24)]
         for _ in range(turns):
             await asyncio.sleep(0)
-        await asyncio.wait_for(receiver.abort(), 10)
+        await asyncio.wait_for(receiver.abort(), 60)
         assert all(receive.terminal for receive in receives)
         before = bytes(target.slot.whole)
-        await asyncio.wait_for(sender.abort(), 10)
+        await asyncio.wait_for(sender.abort(), 60)
         assert all(send.terminal for send in sends)
         await asyncio.sleep(0.01)
         assert target.slot.whole == before

@@ -37,7 +37,7 @@ async def moved(
     sender, receiver = ends
     receive = receiver.receive(landed, TAG, readers[1])
     send = sender.send(data, TAG, readers[0])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await send.settled()
         await receive.wait()
         await send.wait()
@@ -72,7 +72,7 @@ async def test_a_reader_that_raises_fails_its_request(peers: Peers, side: int) -
     receive = receiver.receive(landed, TAG, readers[1])
     send = sender.send(data, TAG, readers[0])
     failing = (send, receive)[side]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(TransferFailed, match="cannot read"):
             await failing.wait()
         await sender.abort()

@@ -26,18 +26,18 @@ async def test_a_receiver_that_lags_loses_nothing_to_a_close() -> None:
         receives = [incoming.receive(memoryview(b), TAG + 1 + i) for i, b in enumerate(landed)]
         reading = threading.Event()
         assert receiver._plane is not None
-        receiver._plane.submit(lambda: reading.wait(10))
+        receiver._plane.submit(lambda: reading.wait(60))
         sends = [outgoing.send(memoryview(message), TAG + 1 + i) for i in range(count)]
         await sends[0].wait()
         closing = asyncio.ensure_future(outgoing.close())
         await asyncio.sleep(0)
         reading.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await closing
             for request in (*sends, *receives):
                 await request.wait()
         assert all(part == message for part in landed)
     finally:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await sender.stop()
             await receiver.stop()

@@ -62,7 +62,7 @@ def test_whoever_is_still_inside_is_ended() -> None:
         with process.stdout:
             assert process.stdout.readline() == b"in\n"
     try:
-        assert process.wait(timeout=10) == -signal.SIGKILL
+        assert process.wait(timeout=60) == -signal.SIGKILL
     finally:
         process.kill()
     assert remains(os.getpid()) == []
@@ -70,7 +70,7 @@ def test_whoever_is_still_inside_is_ended() -> None:
 
 def test_what_a_killed_process_left_goes_with_the_next_fabric() -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait(timeout=10)
+    dead.wait(timeout=60)
     left = f"worldline-{dead.pid}-cafe-a"
     iproute("ip", "netns", "add", left)
     mine = "worldline-no-number-here"  # not named as this module names: not its own to remove

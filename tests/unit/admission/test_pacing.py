@@ -48,7 +48,7 @@ async def test_a_request_above_the_rate_waits_for_its_turn() -> None:
     subject = pacer(rate_per_s=1, wait_max_s=5.0)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await subject.admit("one")
         await subject.admit("one")
     assert loop.time() - began >= 0.9

@@ -196,7 +196,7 @@ async def test_kill_restart_and_wait() -> None:
         await asyncio.sleep(0)
         old = cluster.nodes["node-1"].engine
         await cluster.kill("engine-node-1")
-        assert (await asyncio.wait_for(waiting, 10)).name == "engine-node-1"
+        assert (await asyncio.wait_for(waiting, 60)).name == "engine-node-1"
         assert old.status == -9
         new = await cluster.restart("engine-node-1")
         assert cluster.nodes["node-1"].engine is new

@@ -48,7 +48,7 @@ async def test_a_dropped_channel_does_not_pass_its_wait_on() -> None:
         return mover_pb2_grpc.MoverServiceStub(pool.get(address))
 
     async def ask() -> None:
-        await call(stub().Promote, mover_pb2.PromoteRequest(), timeout_s=5)
+        await call(stub().Promote, mover_pb2.PromoteRequest(), timeout_s=60)
 
     await ask()
     await server.stop(0)
@@ -68,7 +68,7 @@ async def test_a_channel_that_is_closed_under_a_call_is_an_answer_and_no_cancell
     server, pool = await _serve("127.0.0.1:0", mover), ChannelPool()
     stub = mover_pb2_grpc.MoverServiceStub(pool.get(server.address))
     request = mover_pb2.DescribeMoverRequest()
-    calling = asyncio.ensure_future(call(stub.DescribeMover, request, timeout_s=20))
+    calling = asyncio.ensure_future(call(stub.DescribeMover, request, timeout_s=60))
     await mover.asked.wait()
     await pool.drop(server.address)
     with pytest.raises(Unavailable) as caught:
@@ -82,7 +82,7 @@ async def test_a_call_that_its_own_task_cancels_is_cancelled() -> None:
     server, pool = await _serve("127.0.0.1:0", mover), ChannelPool()
     stub = mover_pb2_grpc.MoverServiceStub(pool.get(server.address))
     request = mover_pb2.DescribeMoverRequest()
-    calling = asyncio.ensure_future(call(stub.DescribeMover, request, timeout_s=20))
+    calling = asyncio.ensure_future(call(stub.DescribeMover, request, timeout_s=60))
     await mover.asked.wait()
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -18,6 +18,6 @@ async def stage() -> AsyncIterator[Stage]:
 @pytest.fixture
 async def client(stage: Stage) -> AsyncIterator[Client]:
     async with Client(
-        stage.address, timeout_s=5, move_timeout_s=5, block_timeout_s=5, patience_s=5
+        stage.address, timeout_s=60, move_timeout_s=60, block_timeout_s=60, patience_s=60
     ) as made:
         yield made

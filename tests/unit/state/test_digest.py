@@ -245,7 +245,7 @@ def test_disjoint_runs_digest_in_parallel() -> None:
     layout = flat_layout("probe", 1 << 20)
     data = random.Random(1).randbytes(1 << 20)
     digester = Digester(layout, 1 << 12)
-    gate = threading.Barrier(4, timeout=10)
+    gate = threading.Barrier(4, timeout=60)
 
     def read(quarter: int) -> None:
         gate.wait()

@@ -158,7 +158,7 @@ async def test_one_trace_over_grpc_from_two_processes_worth(store: TraceStore) -
     }
     async with open_channel(address) as channel:
         stub = TraceServiceStub(channel)  # type: ignore[no-untyped-call]
-        answer = await stub.Export(request(one_span(1, 1, span_id=b"")), timeout=5)
+        answer = await stub.Export(request(one_span(1, 1, span_id=b"")), timeout=60)
         assert answer.partial_success.rejected_spans == 1
     for each in (remote, own):
         assert await asyncio.to_thread(each.shutdown)

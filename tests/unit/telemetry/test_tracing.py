@@ -80,16 +80,16 @@ async def channel() -> AsyncIterator[grpc.aio.Channel]:
 async def ask(channel: grpc.aio.Channel, method: str, request: bytes = b"x") -> list[bytes]:
     path = f"/echo/{method}"
     if method == "uu":
-        return [await call(channel.unary_unary(path), request, timeout_s=5)]
+        return [await call(channel.unary_unary(path), request, timeout_s=60)]
     if method == "us":
-        return [each async for each in channel.unary_stream(path)(request, timeout=5)]
+        return [each async for each in channel.unary_stream(path)(request, timeout=60)]
 
     async def requests() -> AsyncIterator[bytes]:
         yield request
 
     if method == "su":
-        return [await channel.stream_unary(path)(requests(), timeout=5)]
-    stream = channel.stream_stream(path)(timeout=5)
+        return [await channel.stream_unary(path)(requests(), timeout=60)]
+    stream = channel.stream_stream(path)(timeout=60)
     async with mapped_errors():
         await stream.write(request)
         first = await stream.read()
