@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import sys
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from itertools import cycle
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import pytest_asyncio
@@ -210,6 +213,31 @@ async def test_a_reject_is_in_the_trace_with_all_its_numbers(
     shown = await traced_client.trace(record.move_id)
     events = [event.name for one in shown.spans if one.name == "move" for event in one.events]
     assert events == ["rejected"]
+
+
+async def test_the_command_draws_a_move(
+    traced_cluster: LocalCluster, traced_client: Client, tmp_path: Path
+) -> None:
+    async with await traced_client.open(
+        "tiny", seed=SEED, contract=PATIENT, node="node-1"
+    ) as session:
+        record = await session.move("node-2")
+        record.raise_unless_committed()
+    path = tmp_path / "move.svg"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "worldline.cli.main", "trace", record.move_id, "--svg", str(path)),
+        *("--placement", traced_cluster.placement_address),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with bounded(PATIENT_S):
+        shown, _ = await process.communicate()
+    assert process.returncode == 0
+    assert "mover.push" in shown.decode()
+    svg = ElementTree.parse(path).getroot()  # noqa: S314 - our own text
+    said = {each.text for each in svg.iter("{http://www.w3.org/2000/svg}text")}
+    assert {record.move_id, "move", "mover.push", "mover.land", "engine.freeze"} <= said
 
 
 async def test_metrics_arrive_with_their_names_units_and_nobodys_id(

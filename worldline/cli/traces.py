@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
-from worldline.cli.output import console, human_bytes, print_json, print_whole
+from worldline.cli.output import console, err_console, print_json, print_whole
+from worldline.cli.strip import check_writable
+from worldline.cli.trace_svg import draw_trace
+from worldline.cli.trace_tree import facts, in_order
 from worldline.errors import NotFound
 from worldline.sdk import Client, Trace, TraceSpan
 
@@ -24,17 +27,22 @@ _POLL_S = 0.1
 _BAR_CELLS_MAX = 48
 #: A bar shorter than this says nothing; then the facts beside it go first.
 _BAR_CELLS_MIN = 16
-_SHOWN_ATTRIBUTES = ("bytes", "chunks", "rate_bytes_per_s", "verdict", "epoch", "error")
 
 
 def trace(
     move_id: Annotated[str, typer.Argument(metavar="MOVE")],
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also draw it: a picture for a browser or a report."),
+    ] = None,
     placement: PlacementOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show what every service did during a move, as a waterfall."""
 
     async def work() -> int:
+        if svg is not None:
+            check_writable(svg, "svg")
         async with connected(placement) as client:
             found = await settled_trace(client, move_id)
         if not found.spans:
@@ -43,6 +51,9 @@ def trace(
                 reason="TRACE_GONE",
                 field="move_id",
             )
+        if svg is not None:
+            svg.write_text(draw_trace(found, move_id), encoding="utf-8")
+            err_console.print(f"drawn to {svg}", markup=False)
         if as_json:
             print_json(found)
         else:
@@ -80,7 +91,7 @@ def print_waterfall(found: Trace) -> None:
     spans = [span for _, span in in_order(found.spans)]
     # One space after each column.
     numbers_width = sum(max(map(cell_len, column)) + 1 for column in zip(head, *rows, strict=True))
-    facts_width = max(cell_len(_facts(span)) for span in spans)
+    facts_width = max(cell_len(facts(span)) for span in spans)
     cells, with_facts = bar_cells(console.width - numbers_width, facts_width, cell_len(axis))
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for column in head:
@@ -92,7 +103,7 @@ def print_waterfall(found: Trace) -> None:
         table.add_row(
             *map(escape, row),
             f"[{style}]{bar(span, total_ms, cells)}[/]",
-            escape(_facts(span)) if with_facts else "",
+            escape(facts(span)) if with_facts else "",
         )
     console.print(f"trace {found.trace_id}", markup=False)
     print_whole(table, numbers_width + max(cells, cell_len(axis)) + 2)
@@ -110,20 +121,6 @@ def bar_cells(left: int, facts_width: int, axis_width: int) -> tuple[int, bool]:
     return min(_BAR_CELLS_MAX, max(_BAR_CELLS_MIN, left - 2)), False
 
 
-def in_order(spans: tuple[TraceSpan, ...]) -> Iterator[tuple[int, TraceSpan]]:
-    """Depth first, children by start; a span whose parent is not there counts as a root."""
-    known = {span.span_id for span in spans}
-    children: dict[str, list[TraceSpan]] = {}
-    for span in sorted(spans, key=lambda each: (each.start_offset_ms, each.span_id)):
-        parent = span.parent_span_id if span.parent_span_id in known else ""
-        children.setdefault(parent, []).append(span)
-    stack = [(0, span) for span in reversed(children.get("", []))]
-    while stack:
-        depth, span = stack.pop()
-        yield depth, span
-        stack.extend((depth + 1, child) for child in reversed(children.get(span.span_id, [])))
-
-
 def bar(span: TraceSpan, total_ms: float, cells: int) -> str:
     """The span on an axis of `cells` characters; at least one mark, never beyond the axis."""
     if total_ms <= 0:
@@ -131,21 +128,3 @@ def bar(span: TraceSpan, total_ms: float, cells: int) -> str:
     start = min(cells - 1, int(span.start_offset_ms / total_ms * cells))
     length = max(1, round(span.duration_ms / total_ms * cells))
     return " " * start + "█" * min(length, cells - start)
-
-
-def _facts(span: TraceSpan) -> str:
-    return ", ".join(
-        _fact(name, span.attributes[name]) for name in _SHOWN_ATTRIBUTES if name in span.attributes
-    )
-
-
-def _fact(name: str, value: str) -> str:
-    """Bytes and rates as people read them; the rest as it is."""
-    try:
-        if name == "bytes":
-            return human_bytes(float(value))
-        if name == "rate_bytes_per_s":
-            return f"{human_bytes(float(value))}/s"
-    except ValueError:
-        pass
-    return f"{name} {value}"
