@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import grpc
 import typer
@@ -31,6 +31,15 @@ from worldline.rpc.channel import open_channel
 _PARTS = ", ".join(part.value for part in Part)
 
 
+class _Wish(NamedTuple):
+    """How a fleet is to be looked at."""
+
+    answer_s: float
+    measure_s: float
+    push_bytes: int
+    measure: bool
+
+
 def doctor(
     placement: PlacementOption = "",
     only: Annotated[
@@ -45,6 +54,9 @@ def doctor(
     within: Annotated[
         str, typer.Option(metavar="DURATION", help="Longest that measuring may take.")
     ] = "60s",
+    patience: Annotated[
+        str, typer.Option(metavar="DURATION", help="Longest that one process may take to answer.")
+    ] = "3s",
     push: Annotated[
         str, typer.Option(metavar="SIZE", help="Largest push that measures.")
     ] = "16MiB",
@@ -68,10 +80,13 @@ def doctor(
             found = Examination((await _here(),))
             scope = "node"
         else:
-            within_s = duration_ms(within, "--within") / 1e3
-            push_bytes = state_bytes(push, "--push")
-            measured = within_s if measure and Part.LANES in parts else 0.0
-            found, scope = await _fleet(placement, measured, push_bytes), "fleet"
+            wish = _Wish(
+                answer_s=duration_ms(patience, "--patience") / 1e3,
+                measure_s=duration_ms(within, "--within") / 1e3,
+                push_bytes=state_bytes(push, "--push"),
+                measure=measure and Part.LANES in parts,
+            )
+            found, scope = await _fleet(placement, wish), "fleet"
         findings = judge(found, parts)
         if as_json:
             print_json(document(scope, found, findings))
@@ -106,13 +121,13 @@ async def _here() -> Examined:
     return await doctor_ask.here()
 
 
-async def _fleet(placement: str, measure_s: float, push_bytes: int) -> Examination:
+async def _fleet(placement: str, wish: _Wish) -> Examination:
     address = placement_address(placement)
     async with connected(address) as client, open_channel(address) as channel:
         nodes = await client.nodes()  # says that it waits, where placement does not answer yet
         _say(f"asking the {2 + len(nodes) + sum(len(n.engines) for n in nodes)} processes ...")
         processes = sorted(
-            [one async for one in doctor_ask.fleet(channel)],
+            [one async for one in doctor_ask.fleet(channel, wish.answer_s)],
             key=lambda one: (one.node_id, one.service != MOVER, one.service, one.instance),
         )
         engines = {
@@ -121,23 +136,21 @@ async def _fleet(placement: str, measure_s: float, push_bytes: int) -> Examinati
             for engine in node.engines
         }
         movers = [one.node_id for one in processes if one.service == MOVER and one.facts]
-        paths = await _paths(channel, movers, measure_s, push_bytes) if measure_s else ()
+        paths = await _paths(channel, movers, wish) if wish.measure else ()
     return Examination(tuple(processes), paths, engines)
 
 
-async def _paths(
-    channel: grpc.aio.Channel, nodes: list[str], within_s: float, push_bytes: int
-) -> tuple[Path, ...]:
+async def _paths(channel: grpc.aio.Channel, nodes: list[str], wish: _Wish) -> tuple[Path, ...]:
     """One after the other: two at once would measure each other."""
     pairs = ordered_pairs(nodes)
-    until_s = asyncio.get_running_loop().time() + within_s
+    until_s = asyncio.get_running_loop().time() + wish.measure_s
     paths = []
     for number, (source, target) in enumerate(pairs, 1):
         if asyncio.get_running_loop().time() >= until_s:
-            late = f"measuring had taken {within_s:g} s by then; give it more with --within"
+            late = f"measuring had taken {wish.measure_s:g} s by then; give it more with --within"
             paths.append(Path(source, target, refused=late))
             continue
-        paths.append(await doctor_ask.path(channel, source, target, push_bytes))
+        paths.append(await doctor_ask.path(channel, source, target, wish.push_bytes))
         _say(f"path {number} of {len(pairs)}: {path_line(paths[-1])}")
     return tuple(paths)
 

@@ -32,16 +32,16 @@ HERE_S = 60.0
 _HERE = "from services.mover.selftest import main; main()"
 
 
-async def fleet(channel: grpc.aio.Channel) -> AsyncIterator[Examined]:
-    """Every process that placement knows, as they answer.
+async def fleet(channel: grpc.aio.Channel, answer_s: float = ANSWER_S) -> AsyncIterator[Examined]:
+    """Every process that placement knows, as they answer, each within `answer_s`.
 
     Raises:
         WorldlineError: placement itself failed.
     """
     stub = doctor_pb2_grpc.FleetDoctorServiceStub(channel)
-    request = doctor_pb2.ExamineFleetRequest(within_ms=round(ANSWER_S * 1e3))
+    request = doctor_pb2.ExamineFleetRequest(within_ms=max(1, round(answer_s * 1e3)))
     async with mapped_errors():
-        async for answer in stub.ExamineFleet(request, timeout=ANSWER_S + SLACK_S):
+        async for answer in stub.ExamineFleet(request, timeout=answer_s + SLACK_S):
             yield _examined(answer)
 
 

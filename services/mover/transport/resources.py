@@ -17,7 +17,7 @@ from worldline.errors import Unavailable
 #: `resource 1  :  md 1  dev 1  flags -- tcp/eth0`, as ucp_context_print_info writes it.
 _RESOURCE = re.compile(r"^#\s+resource\s+\d+\s+:.*\s(?P<lane>\S+/\S+)\s*$", re.MULTILINE)
 #: Over the environment's, which are the ones in doubt.
-_EVERYTHING: Mapping[str, str] = {"TLS": "all", "NET_DEVICES": "all"}
+EVERYTHING: Mapping[str, str] = {"TLS": "all", "NET_DEVICES": "all"}
 
 
 @cache
@@ -28,7 +28,7 @@ def lanes_here() -> tuple[str, ...]:
         Unavailable: UCX cannot be used at all, or reads one of its variables as nonsense.
     """
     try:
-        context: Any = ucx_api.UCXContext(dict(_EVERYTHING), (ucx_api.Feature.TAG,))
+        context: Any = ucx_api.UCXContext(dict(EVERYTHING), (ucx_api.Feature.TAG,))
     except (ucx_api.UCXError, OSError, RuntimeError) as error:
         raise Unavailable(
             f"UCX does not work here: {error}; it names the variable at fault in the lines above",

@@ -38,6 +38,7 @@ COMMANDS = [
     "undrain",
     "trace",
     "demo",
+    "doctor",
     "bench",
     "decide",
     "map",
