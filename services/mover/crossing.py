@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from services.mover.chunking import Chunk, ChunkPlan
 from worldline.errors import TransferFailed
 from worldline.state.digest import GRANULE_BYTES
+from worldline.telemetry import carried
 
 T = TypeVar("T")
 
@@ -75,9 +76,8 @@ async def cross(
         WorldlineError: what a thread met first; the others have stopped. Or what `then` raises.
     """
     turns = _Turns(crossing, crossing.chunks(extent_bytes) if crossing.carries else ())
-    work = asyncio.get_running_loop().run_in_executor(
-        pool, _cross, crossing, turns, pool, threads, then
-    )
+    crossed = carried(lambda: _cross(crossing, turns, pool, threads, then))
+    work = asyncio.get_running_loop().run_in_executor(pool, crossed)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

@@ -42,7 +42,7 @@ from worldline.state.digest import compose
 from worldline.state.gf2 import make_tables
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests, Manifest
-from worldline.telemetry import instruments, span
+from worldline.telemetry import carried, instruments, span
 from worldline.ticket import SignedTicket
 
 _log = structlog.get_logger(__name__)
@@ -283,7 +283,7 @@ class MoverRuntime:
 
     async def _on_a_thread(self, work: Callable[[], None]) -> None:
         """A thread cannot be cancelled: this ends after it, so that a pin around it lasts."""
-        working = asyncio.get_running_loop().run_in_executor(self.pool, work)
+        working = asyncio.get_running_loop().run_in_executor(self.pool, carried(work))
         try:
             await asyncio.shield(working)
         except asyncio.CancelledError:
