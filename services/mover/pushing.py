@@ -424,7 +424,8 @@ class Push:
 
     def _report(self, moved_bytes: int, emit: Emit) -> None:
         now = self._runtime.now()
-        if now - self._reported_at >= PROGRESS_EVERY_S:
+        # Nothing moved is no news, and would keep the first bytes from being told.
+        if moved_bytes and now - self._reported_at >= PROGRESS_EVERY_S:
             self._reported_at = now
             progress = mover_pb2.PushProgress(
                 sent_bytes=moved_bytes, total_bytes=self._layout.extent_bytes
