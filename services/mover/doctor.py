@@ -12,7 +12,7 @@ from worldline.doctor.facts import MOVER, ProcessFacts
 from worldline.doctor.finding import Finding, Severity
 from worldline.doctor.gpus import read_gpus
 from worldline.doctor.memorycheck import check_shared_memory
-from worldline.doctor.reading import read_facts
+from worldline.doctor.reading import read_facts, read_variables, shared_memory_bytes
 from worldline.doctor.ucxcheck import check_ucx
 from worldline.doctor.ucxvariables import NET_DEVICES, TLS, Lanes, lanes_left
 from worldline.errors import Unavailable
@@ -36,7 +36,7 @@ def check_surroundings(settings: MoverSettings, *, ucx: bool = True) -> None:
     )
     _check_directory(settings.runtime_dir, "runtime_dir")
     if ucx:
-        facts = chosen_facts(settings)
+        facts = _lane_facts(settings)
         for finding in (*check_shared_memory(facts), *check_ucx(facts)):
             if finding.severity is Severity.ERROR:
                 raise refusal(finding)
@@ -49,6 +49,22 @@ def refusal(finding: Finding) -> Unavailable:
         reason=finding.code,
         field=finding.field or None,
     )
+
+
+def _lane_facts(settings: MoverSettings) -> ProcessFacts:
+    """What decides lanes alone: the rest of the facts can wait until the mover serves."""
+    total_bytes, free_bytes = shared_memory_bytes()
+    facts = ProcessFacts(
+        MOVER,
+        settings.node_id,
+        settings.node_id,
+        devices=settings.devices,
+        environment=read_variables(),
+        settings=_told(settings),
+        shared_memory_total_bytes=total_bytes,
+        shared_memory_free_bytes=free_bytes,
+    )
+    return _with_lanes(facts) if chooses_lanes(facts.environment) else facts
 
 
 def chosen_facts(settings: MoverSettings) -> ProcessFacts:
@@ -72,11 +88,13 @@ def read_mover_facts(settings: MoverSettings, *, ask_ucx: bool = True) -> Proces
         settings.node_id,
         settings.node_id,
         devices=settings.devices,
-        settings={name: _plain(getattr(settings, name)) for name in _SETTINGS},
+        settings=_told(settings),
     )
     facts = replace(facts, gpus=read_gpus(settings.devices))
-    if not ask_ucx:
-        return facts
+    return _with_lanes(facts) if ask_ucx else facts
+
+
+def _with_lanes(facts: ProcessFacts) -> ProcessFacts:
     # Late: a process that needs no UCX does not load it.
     from services.mover.transport.resources import lanes_here, ucx_version
 
@@ -99,5 +117,6 @@ def _check_directory(directory: Path, field: str) -> None:
         )
 
 
-def _plain(value: object) -> str:
-    return str(getattr(value, "value", value))
+def _told(settings: MoverSettings) -> dict[str, str]:
+    values = ((name, getattr(settings, name)) for name in _SETTINGS)
+    return {name: str(getattr(value, "value", value)) for name, value in values}

@@ -1,4 +1,4 @@
-"""Fault 32 on a real link: a lane at a twentieth of the others' rate is named, and admission knows."""
+"""Fault 32 on a real link: a lane far below the others is named, and admission knows it."""
 
 from __future__ import annotations
 

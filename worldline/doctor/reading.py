@@ -7,6 +7,7 @@ import platform
 import re
 import resource
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -40,7 +41,6 @@ def read_facts(
 
     `root` is where proc, sys and dev lie.
     """
-    variables = os.environ if environment is None else environment
     total_bytes, free_bytes = shared_memory_bytes(root / DEV_SHM.lstrip("/"))
     pids_max, pids_used = _pids(root)
     return ProcessFacts(
@@ -53,8 +53,8 @@ def read_facts(
         ipc_namespace=_namespace(root, "ipc"),
         pid_namespace=_namespace(root, "pid"),
         net_namespace=_namespace(root, "net"),
-        versions=_versions(),
-        environment={k: v for k, v in sorted(variables.items()) if _VARIABLES.fullmatch(k)},
+        versions=dict(_versions()),
+        environment=read_variables(environment),
         settings=dict(settings or {}),
         shared_memory_total_bytes=total_bytes,
         shared_memory_free_bytes=free_bytes,
@@ -76,6 +76,12 @@ def read_facts(
     )
 
 
+def read_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Those that decide lanes and memory, of an environment or of this process's."""
+    variables = os.environ if environment is None else environment
+    return {name: variables[name] for name in sorted(variables) if _VARIABLES.fullmatch(name)}
+
+
 def shared_memory_bytes(path: Path = Path(DEV_SHM)) -> tuple[int | None, int | None]:
     """Size of the file system at that path and what is free of it; None where there is none."""
     try:
@@ -85,7 +91,8 @@ def shared_memory_bytes(path: Path = Path(DEV_SHM)) -> tuple[int | None, int | N
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _versions() -> Mapping[str, str]:
     found = {
         "protocol": str(PROTOCOL_VERSION),
         "granule_bytes": str(GRANULE_BYTES),
