@@ -63,7 +63,7 @@ images: ## The image IMAGE (worldline:cpu; VARIANT=cuda for GPUs)
 	  $(if $(BASE),--build-arg BASE=$(BASE)) $(OFFLINE) .
 
 compose-demo: $(STAMP) ## Three nodes in containers: move, kill one, cut one off, heal it
-	$(BIN)/python -m docker.demo
+	$(BIN)/python docker/demo.py --image $(IMAGE)
 
 clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) worldline/v1 build dist *.egg-info demo-out wheelhouse

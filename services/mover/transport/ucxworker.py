@@ -157,8 +157,11 @@ class UcxWorker:
             packed = ucx_api.UCXAddress.create_from_buffer(endpoint.peer.worker)
             handle = ucx_api.UCXEndpoint.create_from_worker_address(self._worker, packed, True)
         except (ucx_api.UCXError, RuntimeError, ValueError) as cause:
+            # UCX looks at interfaces once: one that was taken away and given anew is not used.
             raise TransferFailed(
-                f"no lane reaches the peer: {cause}", field="worker_address"
+                f"no lane reaches the peer: {cause}; where a network interface of this host or "
+                "the peer's is new, start the mover there again",
+                field="worker_address",
             ) from cause
 
         handle.set_close_callback(lambda: self._reports.add(endpoint.lose))
