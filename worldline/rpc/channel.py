@@ -55,13 +55,8 @@ async def call(
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
     except asyncio.CancelledError:
-        # gRPC cancels the calls of a channel that is closed under them: nobody cancelled the task.
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise Unavailable(
-            "the channel was closed while the call was under way", reason="CHANNEL_CLOSED"
-        ) from None
+        _raise_where_the_channel_was_closed()
+        raise
 
 
 @asynccontextmanager
@@ -71,6 +66,18 @@ async def mapped_errors() -> AsyncIterator[None]:
         yield
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
+    except asyncio.CancelledError:
+        _raise_where_the_channel_was_closed()
+        raise
+
+
+def _raise_where_the_channel_was_closed() -> None:
+    """gRPC cancels the calls of a channel that is closed under them: nobody cancelled the task."""
+    task = asyncio.current_task()
+    if task is not None and not task.cancelling():
+        raise Unavailable(
+            "the channel was closed while the call was under way", reason="CHANNEL_CLOSED"
+        ) from None
 
 
 class ChannelPool:

@@ -28,6 +28,8 @@ class _Target(mover_pb2_grpc.MoverServiceServicer):
         first = await anext(aiter(request_iterator))
         for _ in range(2):
             yield mover_pb2.LandResponse(grant=mover_pb2.LandGrant(tag_base=1))
+        if first.offer.reservation_id == "held":
+            await asyncio.get_running_loop().create_future()
         if first.offer.reservation_id:
             raise IntegrityError("bytes changed", reason="DIGEST_MISMATCH", leaf="kv_cache[3].k")
 
@@ -60,6 +62,34 @@ async def test_the_peers_reason_is_read_and_written(channel: grpc.aio.Channel) -
         with pytest.raises(IntegrityError) as raised:
             await use()
         assert raised.value.leaf == "kv_cache[3].k"
+    await stream.close()
+
+
+async def test_a_channel_that_is_closed_under_a_stream_is_an_answer_and_no_cancellation(
+    channel: grpc.aio.Channel,
+) -> None:
+    """Whoever reads must learn of it: a cancellation would end its task without a word."""
+    stream = _land(channel)
+    await stream.write(_offer("held"))
+    assert await stream.read() is not None
+    assert await stream.read() is not None
+    reading = asyncio.ensure_future(stream.read())
+    await asyncio.sleep(0)
+    await channel.close()
+    with pytest.raises(Unavailable) as raised:
+        await reading
+    assert raised.value.reason == "CHANNEL_CLOSED"
+    await stream.close()
+
+
+async def test_a_read_that_its_own_task_cancels_is_cancelled(channel: grpc.aio.Channel) -> None:
+    stream = _land(channel)
+    await stream.write(_offer("held"))
+    reading = asyncio.ensure_future(stream.read())
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
     await stream.close()
 
 
