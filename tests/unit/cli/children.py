@@ -9,8 +9,6 @@ import socket
 import sys
 import threading
 
-_STOP = threading.Event()
-
 
 def _variable(name: str) -> str:
     """A setting of this child, whatever its service."""
@@ -19,13 +17,13 @@ def _variable(name: str) -> str:
 
 
 def _serve() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: _STOP.set())
+    ends = (signal.SIGTERM, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     with os.fdopen(int(_variable("READY_FD")), "w") as ready:
         ready.write(json.dumps({"address": address, "pid": os.getpid()}) + "\n")
-    _STOP.wait(60)
+    signal.sigtimedwait(ends, 100)
     order = os.environ.get("CHILDREN_ORDER_FILE")
     if order:
         with open(order, "a") as stream:

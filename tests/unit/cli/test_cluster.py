@@ -4,7 +4,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ CHILDREN = "tests.unit.cli.children"
 NODE = NodeOptions(mover_entry=f"{CHILDREN}:mover", engine_entry=f"{CHILDREN}:engine")
 OPTIONS = ClusterOptions(
     nodes=2,
-    start_timeout_s=20,
+    start_timeout_s=100,
     admission_entry=f"{CHILDREN}:admission",
     placement_entry=f"{CHILDREN}:placement",
     node_options={"node-1": NODE, "node-2": NODE},
@@ -99,20 +98,19 @@ async def test_a_child_that_dies_at_start_stops_the_others(
     bad = replace(NODE, engine_entry=f"{CHILDREN}:{entry}")
     options = replace(OPTIONS, node_options={"node-1": NODE, "node-2": bad})
     cluster = LocalCluster(options, run_dir=tmp_path / "r")
-    began_s = time.monotonic()
     with pytest.raises(Unavailable) as caught:
-        await cluster.start()
+        async with asyncio.timeout(80):  # it does not wait for who will never be ready
+            await cluster.start()
     assert caught.value.reason == "SERVICE_START_FAILED"
     assert "engine-node-2" in caught.value.message
     assert shown in caught.value.message
     assert not any(child.running for child in cluster.services.values())
     assert not (tmp_path / "r").exists()
-    assert time.monotonic() - began_s < 15
 
 
 async def test_a_child_that_never_gets_ready(tmp_path: Path) -> None:
-    options = replace(OPTIONS, placement_entry=f"{CHILDREN}:never_ready", start_timeout_s=1)
-    with pytest.raises(Unavailable, match="placement was not ready within 1 s"):
+    options = replace(OPTIONS, admission_entry=f"{CHILDREN}:never_ready", start_timeout_s=1)
+    with pytest.raises(Unavailable, match="admission was not ready within 1 s"):
         await LocalCluster(options, run_dir=tmp_path / "r").start()
 
 
@@ -164,9 +162,14 @@ async def test_logs_are_kept_only_when_somebody_needs_them(
 
 
 async def test_what_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "STOP_S", 0.3)
+    def on_event(text: str) -> None:
+        """Nobody else is short of time."""
+        stop_s = 0.3 if text == "mover-node-1 stopping" else 60.0
+        monkeypatch.setattr(cluster_module, "STOP_S", stop_s)
+
     bad = replace(NODE, mover_entry=f"{CHILDREN}:ignores_sigterm")
-    cluster = LocalCluster(replace(OPTIONS, nodes=1, node_options={"node-1": bad}))
+    options = replace(OPTIONS, nodes=1, node_options={"node-1": bad})
+    cluster = LocalCluster(options, on_event=on_event)
     await cluster.start()
     assert await cluster.stop() == ["mover-node-1"]
     assert not any(child.running for child in cluster.services.values())
@@ -182,7 +185,7 @@ async def test_cancelling_a_start_undoes_it(tmp_path: Path) -> None:
 
     cluster = LocalCluster(options, run_dir=tmp_path / "r", on_event=on_event)
     starting = asyncio.ensure_future(cluster.start())
-    await asyncio.wait_for(ready.wait(), 20)
+    await asyncio.wait_for(ready.wait(), 60)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

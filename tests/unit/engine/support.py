@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -43,7 +43,7 @@ from worldline.state.tree import materialize, pack, plan
 from worldline.v1 import engine_pb2, move_pb2
 from worldline.v1.engine_pb2_grpc import EngineServiceStub, add_EngineServiceServicer_to_server
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class PrivateState:
@@ -284,6 +284,26 @@ class Harness:
             "Freeze",
             engine_pb2.FreezeRequest(session_id=session_id, epoch=epoch, move_id=move_id),
         )
+
+    @contextmanager
+    def held_quanta(self) -> Iterator[None]:
+        """Inside, a quantum that has begun does not end."""
+        may_end, run = threading.Event(), self.worker.run
+
+        def held(function: Callable[[], Any]) -> Any:
+            def work() -> Any:
+                result = function()
+                assert may_end.wait(DEADLINE_S)
+                return result
+
+            return run(work)
+
+        self.worker.run = held  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del self.worker.run
+            may_end.set()
 
     def join(self, next_block_index: int, session_id: str = "s1", **wants: bool) -> Player:
         return Player(self.stub, session_id, next_block_index, **wants)

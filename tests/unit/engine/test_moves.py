@@ -136,10 +136,13 @@ async def test_a_freeze_in_the_middle_of_a_block_takes_effect_at_its_end(source:
     async with source.join(0) as player:
         await player.joined()
         await player.play(0, 1)
-        await player.act(script(1))
-        await player.act(script(2))
-        await until(lambda: session.world.phase is Phase.GENERATING, session)
-        frozen = await source.freeze()
+        with source.held_quanta():
+            await player.act(script(1))
+            await player.act(script(2))
+            await until(lambda: session.world.phase is Phase.GENERATING, session)
+            freezing = asyncio.create_task(source.freeze())
+            await until(lambda: session.world.phase is Phase.FREEZING, session)
+        frozen = await freezing
         assert (await player.block()).block_index == 1
         assert frozen.manifest.block_index == 2
         scalars = manifest_from_proto(frozen.manifest).layout.scalar_values()
@@ -173,16 +176,15 @@ async def test_a_thaw_answers_the_freeze_that_still_waits(source: Harness) -> No
     session = source.engine.session("s1")
     async with source.join(0) as player:
         await player.joined()
-        await player.act(script(0))
-        await until(lambda: session.world.phase is Phase.GENERATING, session)
-        freezing = asyncio.create_task(source.freeze())
-        await until(lambda: session.world.phase is not Phase.GENERATING, session)
-        if session.world.phase is Phase.FREEZING:
+        with source.held_quanta():
+            await player.act(script(0))
+            await until(lambda: session.world.phase is Phase.GENERATING, session)
+            freezing = asyncio.create_task(source.freeze())
+            await until(lambda: session.world.phase is Phase.FREEZING, session)
             await source.ask("Thaw", thaw())
             with pytest.raises(Conflict) as dropped:
                 await freezing
-            assert dropped.value.reason == "FREEZE_DROPPED"
-        await asyncio.gather(freezing, return_exceptions=True)
+        assert dropped.value.reason == "FREEZE_DROPPED"
         assert (await player.block()).block_index == 0
 
 

@@ -323,10 +323,11 @@ async def test_the_loop_answers_while_torch_computes(harness: Harness) -> None:
     async with harness.join(0) as player:
         await player.joined()
         session = harness.engine.session("s1")
-        await player.act(Action(0))
-        await until(lambda: session.world.phase is Phase.GENERATING, session)
-        await harness.ask("DescribeEngine", engine_pb2.DescribeEngineRequest())
-        assert session.world.phase is Phase.GENERATING
+        with harness.held_quanta():
+            await player.act(Action(0))
+            await until(lambda: session.world.phase is Phase.GENERATING, session)
+            await harness.ask("DescribeEngine", engine_pb2.DescribeEngineRequest())
+            assert session.world.phase is Phase.GENERATING
         await player.block()
 
 

@@ -111,7 +111,7 @@ async def test_what_the_directory_says_of_it(
     server.add(register, _Placement(found), "Placement")
     await server.start()
     try:
-        assert await Directory(pool, server.address, 5.0).outcome("suspend-1") == outcome
+        assert await Directory(pool, server.address, 60.0).outcome("suspend-1") == outcome
     finally:
         await pool.close()
         await server.stop(0)

@@ -413,7 +413,7 @@ class FakeAdmission(admission_pb2_grpc.AdmissionServiceServicer):
             topology_hash=request.topology_hash,
             purpose=MovePurpose(request.purpose),
             issued_at_ms=0,
-            valid_for_ms=1000,
+            valid_for_ms=60_000,
             lease_ms=1000,
             horizon_ms=0.0 if probe else self.horizon_ms,
             move_ms=0.0 if probe else 100.0,

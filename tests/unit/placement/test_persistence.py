@@ -49,7 +49,7 @@ async def test_asking_ends() -> None:
     assert peer.calls == 3
 
 
-async def fulfilled(peer: Peer, *, gone: bool = False, within_s: float = 5.0) -> Outcome:
+async def fulfilled(peer: Peer, *, gone: bool = False, within_s: float = 60.0) -> Outcome:
     return await fulfil("test", peer, gone=lambda: gone, within_s=within_s)
 
 
