@@ -256,7 +256,7 @@ async def test_a_neighbours_memory_is_let_go_with_its_last_endpoint(
     for endpoint in second:
         await endpoint.abort()
     assert target.transport.census()["neighbours"] == 0
-    await asyncio.to_thread(_until, lambda: _mappings(inode) == 1, 5.0)
+    await asyncio.to_thread(_until, lambda: _mappings(inode) == 1, 60.0)
 
 
 async def test_no_page_of_the_source_is_taken_for_its_holes(ends: tuple[End, End]) -> None:

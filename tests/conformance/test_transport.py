@@ -25,7 +25,7 @@ def noise(size: int, seed: int = 0) -> bytearray:
     return bytearray(random.Random(seed).randbytes(size))
 
 
-async def settled(*requests: Request, within_s: float = 10.0) -> None:
+async def settled(*requests: Request, within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
         for request in requests:
             await request.settled()
