@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from services.placement import persistence
 from services.placement.owner import TaskOwner
 from services.placement.persistence import ask_again, fulfil
 from services.placement.phases import Outcome
@@ -37,6 +38,47 @@ async def test_a_definite_answer_is_not() -> None:
     with pytest.raises(Conflict):
         await ask_again(peer, attempts=3, gone=lambda: False)
     assert peer.calls == 1
+
+
+async def test_a_peer_that_falls_silent_while_it_is_asked_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its process may go on later: what it does then is nobody's."""
+    monkeypatch.setattr(persistence, "SILENT_S", 0.01)
+    cancelled = asyncio.Event()
+
+    async def stuck() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with asyncio.timeout(60):
+        with pytest.raises(Unavailable) as caught:
+            await ask_again(stuck, attempts=3, gone=lambda: True)
+    assert caught.value.reason == "PEER_SILENT"
+    assert cancelled.is_set()
+
+
+async def test_a_peer_that_comes_back_in_time_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gone at one look, back at the next: the silence begins anew."""
+    monkeypatch.setattr(persistence, "_LOOK_S", 0.001)
+    answer = asyncio.get_running_loop().create_future()
+    looks = 0
+
+    def gone() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 50:
+            answer.set_result("ok")
+        return looks % 2 == 0
+
+    async with asyncio.timeout(60):
+        assert await ask_again(lambda: answer, attempts=1, gone=gone) == "ok"
+    assert looks == 50
 
 
 async def test_asking_ends() -> None:
