@@ -330,7 +330,10 @@ def scraped(address: str) -> str:
 async def test_services_that_are_stopped_in_the_middle_of_a_move_say_how_it_ended(
     fault: Fault,
 ) -> None:
-    """SIGTERM to the mover that sends and to placement that drives, with a chunk on its way."""
+    """SIGTERM to the mover that sends and to placement that drives, with a chunk on its way.
+
+    Before it, on the same cluster, a move whose bytes change: the metric names the path.
+    """
     node = NodeOptions(
         mover_entry=FAULTY_MOVER,
         env={"WORLDLINE_TEST_FAULT_DIR": str(fault.directory), "PYTHONPATH": str(ROOT)},
@@ -341,6 +344,9 @@ async def test_services_that_are_stopped_in_the_middle_of_a_move_say_how_it_ende
                 session = await client.open("tiny", seed=SEED, contract=PATIENT, node="node-1")
                 (await session.move("node-2")).raise_unless_committed()
                 (await session.move("node-1")).raise_unless_committed()
+                fault.arm("flip")
+                assert (await session.move("node-2")).phase is MovePhase.ABORTED
+                await until(lambda: unnamed_path(collector), PATIENT_S)
                 fault.arm("hold")
                 async with bounded(PATIENT_S * 2):
                     moving = asyncio.create_task(session.move("node-2"))
@@ -360,6 +366,20 @@ async def test_services_that_are_stopped_in_the_middle_of_a_move_say_how_it_ende
     (push,) = [each for each in trace if each.name == "mover.push"]
     assert push.failed
     assert push.raw.status.message
+
+
+async def unnamed_path(collector: Collector) -> list[str]:
+    found = collector.metrics().get(("mover", "node-2"), {})
+    metric = found.get(catalogue.PATH_MISMATCHES.name)
+    if metric is None:
+        return ["no path has differed"]
+    (point,) = metric.sum.data_points
+    assert _labels(point.attributes) == {
+        "worldline.source": "node-1",
+        "worldline.target": "node-2",
+    }
+    assert point.as_double == 1 or point.as_int == 1
+    return []
 
 
 async def test_a_black_hole_keeps_no_service_from_moving_or_from_ending() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from services.placement.traces import TraceServicer, TraceStore
 from worldline.rpc.channel import open_channel
 from worldline.rpc.server import GrpcServer
+from worldline.sdk.records import trace_from_proto
 from worldline.telemetry import span, start
 
 
@@ -77,6 +79,40 @@ def test_keeps_what_it_is_given(store: TraceStore) -> None:
     answer = store.response(trace_id(1))
     assert [one.start_offset_ms for one in answer.spans] == [0, 1]
     assert answer.spans[0].duration_ms == 0.5
+
+
+def test_keeps_events_and_links(store: TraceStore) -> None:
+    reason = KeyValue(key="worldline.reason", value=AnyValue(string_value="TARGET_FULL"))
+    later = Span.Event(name="rejected", time_unix_nano=3_500_000, attributes=[reason])
+    sooner = Span.Event(name="granted", time_unix_nano=1_250_000)
+    link = Span.Link(trace_id=(7).to_bytes(16, "big"), span_id=(8).to_bytes(8, "big"))
+    store.add(request(one_span(1, 1, events=[later, sooner], links=[link])))
+    (answered,) = store.response(trace_id(1)).spans
+    assert [(each.name, each.offset_ms) for each in answered.events] == [
+        ("granted", 0.25),
+        ("rejected", 2.5),
+    ]
+    assert answered.events[1].attributes == {"reason": "TARGET_FULL"}
+    assert [(each.trace_id, each.span_id) for each in answered.links] == [
+        (trace_id(7), f"{8:016x}")
+    ]
+    parsed = trace_from_proto(store.response(trace_id(1)))
+    assert [each.name for each in parsed.spans[0].events] == ["granted", "rejected"]
+    assert parsed.spans[0].links[0].trace_id == trace_id(7)
+
+
+def test_a_file_of_an_earlier_version_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "traces.sqlite"
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE spans (trace_id TEXT, name TEXT)")
+    db.execute("CREATE TABLE traces (trace_id TEXT)")
+    db.execute("INSERT INTO traces VALUES ('t')")
+    db.commit()
+    db.close()
+    opened = TraceStore(str(path))
+    assert opened.add(request(one_span())) == 0
+    assert len(opened.spans(trace_id(1))) == 1
+    opened.close()
 
 
 def test_an_unknown_trace_is_empty(store: TraceStore) -> None:
