@@ -15,8 +15,9 @@ from worldline.cli.process import ServiceProcess, ServiceSpec
 from worldline.cli.rundir import ClusterFile, RunDir
 from worldline.errors import NotFound, Unavailable, WorldlineError
 
-#: Services give calls in flight 2 s and telemetry 1.5 s; what takes longer is stuck.
-STOP_S = 8.0
+#: Services give calls in flight 2 s and telemetry 1.5 s; what takes much longer, on a machine with
+#: much else to do, is stuck.
+STOP_S = 20.0
 #: After a failed start nobody is served: all at once, and soon.
 ABORT_S = 3.0
 _PORT_ATTEMPTS = 3

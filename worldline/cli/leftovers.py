@@ -20,9 +20,9 @@ from worldline.v1 import (
 )
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - listed, never written
-_SETTLE_S = 8.0
+_SETTLE_S = 30.0
 _POLL_S = 0.1
-_CALL_S = 5.0
+_CALL_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)

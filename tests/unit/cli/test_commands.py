@@ -232,7 +232,10 @@ def test_move_as_json(stage: Stage) -> None:
     assert json.loads(result.stdout)["outcome"] == "aborted"
 
 
-def test_a_move_that_outlasts_its_client_is_named(stage: Stage) -> None:
+def test_a_move_that_outlasts_its_client_is_named(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worldline.cli.moves._LAST_LOOK_S", 60.0)
     stage.placement.move_hangs = True
     stage.placement.moves[0].phase = move_pb2.MOVE_PHASE_FROZEN
     result = invoke("move", "session-1", "--timeout-s", "0.2", stage=stage)
@@ -247,6 +250,7 @@ def test_ctrl_c_leaves_a_move_that_goes_on(stage: Stage) -> None:
     # Whoever runs the tests in the background has SIGINT ignored, and children inherit that.
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from worldline.cli import moves; moves._LAST_LOOK_S = 60.0; "
         "from worldline.cli.main import main; main()"
     )
     command = [sys.executable, "-c", code, "move", "session-1", "--placement", stage.address]
