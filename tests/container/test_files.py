@@ -73,6 +73,21 @@ def test_a_node_is_one_place(node: str) -> None:
     assert environment["UCX_TLS"] == "tcp,self"
 
 
+def test_each_nodes_parts_have_one_gpu() -> None:
+    override = _load("compose.gpu.yaml")["services"]
+    assert set(override) == {f"{node}-{part}" for node in NODES for part in ("mover", "engine")}
+    given = []
+    for node in NODES:
+        mover, engine = (override[f"{node}-{part}"] for part in ("mover", "engine"))
+        assert mover["environment"]["WORLDLINE_MOVER_DEVICES"] == "cuda:0"
+        assert engine["environment"]["WORLDLINE_ENGINE_DEVICE"] == "cuda:0"
+        assert mover["deploy"] == engine["deploy"]
+        (device,) = mover["deploy"]["resources"]["reservations"]["devices"]
+        assert device["driver"] == "nvidia"
+        given += device["device_ids"]
+    assert given == ["0", "1", "2"]
+
+
 def test_every_service_tells_whether_it_serves() -> None:
     for name, service in SERVICES.items():
         if name in NODES or service.get("profiles"):
