@@ -61,7 +61,7 @@ async def ask(address: str, service: str, timeout_s: float) -> str:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=service)
         response = await call(stub.Check, request, timeout_s=timeout_s)
-    return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
 
 def _parser() -> argparse.ArgumentParser:
