@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from worldline.cli.svg import INK, TEXT_SIZE, clean, line, mark, number, rectangle, text
-from worldline.cli.trace_tree import event_facts, facts, in_order
+from worldline.cli.trace_tree import event_facts, facts, in_order, spoken_events
 from worldline.sdk import Trace, TraceEvent, TraceSpan
 
 #: Of Paul Tol's bright scheme, which people who see few colours can tell apart.
@@ -42,8 +42,6 @@ _NOTES_MAX = 16
 _NOTE_LINES_MAX = 5
 _NOTE_LINE = 16.0
 _NOTE_LEFT = _MARGIN + 100.0
-#: Of what went as it should, the mark says enough.
-_UNSPOKEN = frozenset({"admitted"})
 
 
 def draw_trace(found: Trace, title: str) -> str:
@@ -182,9 +180,7 @@ class _Note:
 
 def _notes(spans: Sequence[TraceSpan]) -> list[_Note]:
     """Events by time, as many as are spelled out."""
-    found = [(one, event) for one in spans for event in one.events if event.name not in _UNSPOKEN]
-    found.sort(key=lambda pair: (pair[1].offset_ms, pair[0].span_id))
-    return [_note(one, event) for one, event in found[:_NOTES_MAX]]
+    return [_note(one, event) for one, event in spoken_events(spans)[:_NOTES_MAX]]
 
 
 def _note(one: TraceSpan, event: TraceEvent) -> _Note:

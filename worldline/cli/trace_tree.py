@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from worldline.cli.output import human_bytes
-from worldline.sdk import TraceSpan
+from worldline.sdk import TraceEvent, TraceSpan
 
 _SHOWN_ATTRIBUTES = ("error", "bytes", "chunks", "rate_bytes_per_s", "verdict", "epoch")
+#: Of what went as it should, the mark says enough.
+_UNSPOKEN = frozenset({"admitted"})
 #: An event's words, in the order in which they are read; its numbers come after.
 _WORDS = ("reason", "exception.type", "message", "exception.message", "explanation")
 _NOT_SHOWN = frozenset({"exception.stacktrace", "exception.escaped"})
@@ -48,6 +50,12 @@ def _fact(name: str, value: str) -> str:
     except ValueError:
         pass
     return f"{name} {value}"
+
+
+def spoken_events(spans: Iterable[TraceSpan]) -> list[tuple[TraceSpan, TraceEvent]]:
+    """The events that are worth words, by time."""
+    found = [(one, event) for one in spans for event in one.events if event.name not in _UNSPOKEN]
+    return sorted(found, key=lambda pair: (pair[1].offset_ms, pair[0].span_id))
 
 
 def event_facts(attributes: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from worldline.cli.common import JsonOption, PlacementOption, connected, run
 from worldline.cli.output import console, err_console, print_json, print_whole
 from worldline.cli.strip import check_writable
 from worldline.cli.trace_svg import draw_trace
-from worldline.cli.trace_tree import facts, in_order
+from worldline.cli.trace_tree import event_facts, facts, in_order, spoken_events
 from worldline.errors import NotFound
 from worldline.sdk import Client, Trace, TraceSpan
 
@@ -107,6 +107,9 @@ def print_waterfall(found: Trace) -> None:
         )
     console.print(f"trace {found.trace_id}", markup=False)
     print_whole(table, numbers_width + max(cells, cell_len(axis)) + 2)
+    for one, event in spoken_events(spans):
+        said = f"{one.name} {event.name}: {event_facts(event.attributes)}".removesuffix(": ")
+        console.print(f"at {event.offset_ms:.1f} ms {said}", markup=False, highlight=False)
 
 
 def bar_cells(left: int, facts_width: int, axis_width: int) -> tuple[int, bool]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from worldline.cli import traces
 from worldline.cli.trace_svg import _AXIS_LEFT, _AXIS_RIGHT, _Scale, draw_trace
 from worldline.cli.trace_tree import event_facts, facts
 from worldline.sdk import Trace, TraceEvent, TraceLink, TraceSpan
@@ -93,6 +96,15 @@ def test_the_same_trace_gives_the_same_text() -> None:
     assert draw_trace(rejected(), "m") == draw_trace(rejected(), "m")
     backwards = Trace("0123abcd", tuple(reversed(rejected().spans)))
     assert draw_trace(backwards, "m") == draw_trace(rejected(), "m")
+
+
+def test_the_terminal_says_why_not_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(traces, "console", Console(file=stream, width=160))
+    traces.print_waterfall(rejected())
+    assert stream.getvalue().splitlines()[-1] == (
+        "at 90.0 ms move rejected: reason SAVES_TOO_LITTLE, explanation it costs more, move_ms 93.6"
+    )
 
 
 def test_what_went_well_is_a_mark_and_no_note() -> None:
