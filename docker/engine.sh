@@ -5,8 +5,8 @@
 #
 # An engine that answers is used. Elsewhere root on Debian gets one of its own: its data, socket and
 # process are in a temporary directory and end with the command; it touches no firewall and no
-# kernel setting. The base image is made with debootstrap, because such machines often reach
-# Debian's packages and no image registry.
+# kernel setting. The base image is made of Debian's packages, because such machines often reach those
+# and no image registry.
 #
 # Whatever this machine cannot give is one line that says so, and status 0. What fails of Worldline
 # itself (the image, the command) is a failure.
@@ -74,8 +74,8 @@ install_engine() {
   [ "$(id -u)" -eq 0 ] || skip "no Docker engine answers, and only root could start one"
   { [ -f /etc/debian_version ] && command -v apt-get >/dev/null; } ||
     skip "no Docker engine answers, and this is no Debian to install one on"
-  export DEBIAN_FRONTEND=noninteractive
-  local packages=(docker.io docker-compose debootstrap iproute2)
+  export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
+  local packages=(docker.io docker-compose iproute2 python3-venv ca-certificates)
   limited apt 300 sh -c "apt-get update && apt-get install -y ${packages[*]}" ||
     skip "apt-get: $(last_words apt)"
 }
@@ -98,13 +98,45 @@ start_engine() {
   skip "dockerd does not answer within 60 s: $(last_words dockerd 3)"
 }
 
-# Debian 12, whose Python is of the version that the wheels are for.
-make_base() {
+# Of this machine's own packages where its Python is of the version that the wheels are for: nothing
+# has to come over a network then, nor be unpacked. The files are those of Python and of what a
+# Debian cannot be without, with the few that packages make when they are configured.
+copy_base() {
+  local wanted="base-files base-passwd bash ca-certificates coreutils dash findutils grep
+    hostname libc-bin login passwd python3-venv sed tar util-linux"
+  # shellcheck disable=SC2086
+  apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts \
+    --no-breaks --no-replaces --no-enhances $wanted | grep '^[a-z0-9]' | sort -u |
+    xargs dpkg-query --show --showformat='${db:Status-Abbrev} ${binary:Package}\n' 2>/dev/null |
+    awk '$1 == "ii" { print $2 }' >"$work/packages"
+  {
+    xargs dpkg-query --listfiles <"$work/packages"
+    find /etc/ssl/certs /etc/alternatives /etc/pam.d
+    printf '%s\n' /etc/passwd /etc/group /etc/shadow /etc/gshadow /etc/ld.so.cache
+    printf '%s\n' /bin /sbin /lib /lib64 /tmp /root
+  } | grep '^/[a-z]' | grep -vE '^/usr/share/(doc|man|locale|info)/' |
+    sed -E 's#^/(bin|sbin|lib|lib64)/#/usr/\1/#; s#^/##' | sort -u >"$work/files"
+  tar --directory / --create --no-recursion --ignore-failed-read --files-from "$work/files" |
+    docker import - "$BASE"
+}
+
+# Debian 12, which has that Python.
+bootstrap_base() {
+  command -v debootstrap >/dev/null || apt-get install -y debootstrap || return
   debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
     bookworm "$work/root" || return
   rm -rf "$work/root/var/cache/apt/archives" "$work/root/var/lib/apt/lists"
   tar --directory "$work/root" --create . | docker import - "$BASE" || return
   rm -rf "$work/root"
+}
+
+make_base() {
+  if dpkg-query --show python3.11-venv >/dev/null 2>&1 &&
+    [ "$(/usr/bin/python3 -c 'import sys; print(*sys.version_info[:2])')" = "3 11" ]; then
+    copy_base
+  else
+    bootstrap_base
+  fi
 }
 
 can_run() {
@@ -122,13 +154,13 @@ if ! have_engine; then
   start_engine
 fi
 
-export -f make_base can_run
+export -f make_base copy_base bootstrap_base can_run
 export work BASE
 # Both wait for the network most of the time.
 limited wheelhouse 600 make wheelhouse VARIANT=cpu &
 wheels=$!
 if ! docker image inspect "$BASE" >/dev/null 2>&1; then
-  limited base 600 bash -c make_base || skip "no base image: $(last_words base)"
+  limited base 600 bash -o pipefail -c make_base || skip "no base image: $(last_words base)"
 fi
 limited smoke 120 bash -c can_run || skip "the engine runs no containers: $(last_words smoke)"
 if ! wait "$wheels"; then
