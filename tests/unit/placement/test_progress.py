@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.placement import cluster as clusters
-from tests.unit.placement.cluster import DEADLINES, Cluster, running_cluster
+from tests.unit.placement.cluster import Cluster, running_cluster
 from worldline.errors import NotFound
 from worldline.rpc.channel import mapped_errors
 from worldline.v1 import move_pb2, placement_pb2
 
 
-#: Nothing here is about a step that takes too long, however busy the machine.
-PATIENT = replace(DEADLINES, warm_s=60, push_s=60, quick_s=60)
-
-
 @pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    monkeypatch.setattr(clusters, "DEADLINES", PATIENT)
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with running_cluster(tmp_path) as running:
         yield running
 
