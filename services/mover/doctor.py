@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from services.mover.settings import MoverSettings
 from worldline.doctor.facts import MOVER, ProcessFacts
@@ -13,6 +12,7 @@ from worldline.doctor.finding import Finding, Severity
 from worldline.doctor.gpus import read_gpus
 from worldline.doctor.memorycheck import check_shared_memory
 from worldline.doctor.reading import read_facts, read_variables, shared_memory_bytes
+from worldline.doctor.surroundings import check_writable
 from worldline.doctor.ucxcheck import check_ucx
 from worldline.doctor.ucxvariables import NET_DEVICES, TLS, Lanes, lanes_left
 from worldline.errors import Unavailable
@@ -34,7 +34,7 @@ def check_surroundings(settings: MoverSettings, *, ucx: bool = True) -> None:
         admission_address=settings.admission_address,
         trace_store=settings.trace_store,
     )
-    _check_directory(settings.runtime_dir, "runtime_dir")
+    check_writable(settings.runtime_dir, "runtime_dir", reason="RUNTIME_DIR_UNUSABLE")
     if ucx:
         facts = _lane_facts(settings)
         for finding in (*check_shared_memory(facts), *check_ucx(facts)):
@@ -106,15 +106,6 @@ def _with_lanes(facts: ProcessFacts) -> ProcessFacts:
         lanes_here=here,
         lanes_left=lanes_left(tls, net_devices, Lanes(here)).names,
     )
-
-
-def _check_directory(directory: Path, field: str) -> None:
-    if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
-        raise Unavailable(
-            f"{field} {directory} is not a directory this process can write to",
-            reason="RUNTIME_DIR_UNUSABLE",
-            field=field,
-        )
 
 
 def _told(settings: MoverSettings) -> dict[str, str]:

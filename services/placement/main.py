@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from pathlib import Path
 
 from services.placement.asking import Asking
 from services.placement.directory import Directory
@@ -33,6 +34,7 @@ from services.placement.verbs import Verbs
 from worldline.doctor.facts import PLACEMENT
 from worldline.doctor.reading import read_facts
 from worldline.doctor.servicer import ProcessDoctor
+from worldline.doctor.surroundings import check_writable
 from worldline.errors import InvalidInput
 from worldline.rpc.dialled import check_dialled
 from worldline.rpc.host import announce_ready, load_settings, run_service
@@ -123,7 +125,7 @@ async def serve(settings: PlacementSettings, stop: asyncio.Event) -> None:
     """
     server = GrpcServer(reflection_enabled=settings.reflection)
     address = server.bind(settings.listen)
-    check_dialled(admission_address=settings.admission_address, trace_store=settings.trace_store)
+    check_surroundings(settings)
     traces = _open_traces(settings.traces_file())
     telemetry = start(
         "placement",
@@ -164,6 +166,18 @@ async def serve(settings: PlacementSettings, stop: asyncio.Event) -> None:
     finally:
         telemetry.shutdown(settings.flush_s)
         traces.close()
+
+
+def check_surroundings(settings: PlacementSettings) -> None:
+    """Refuse what cannot work, before anything is built on it.
+
+    Raises:
+        InvalidInput: an address that nobody can have.
+        Unavailable: the directory's file cannot be made.
+    """
+    check_dialled(admission_address=settings.admission_address, trace_store=settings.trace_store)
+    beside = Path(settings.directory_path).absolute().parent
+    check_writable(beside, "directory_path", reason="DIRECTORY_UNUSABLE")
 
 
 def _open_traces(path: str) -> TraceStore:

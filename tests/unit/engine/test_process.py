@@ -47,7 +47,13 @@ def test_a_placement_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("--threads", "0"), ("--device", "tpu"), ("--weights-seed", "-1")]
+    ("flag", "value"),
+    [
+        ("--threads", "0"),
+        ("--device", "tpu"),
+        ("--weights-seed", "-1"),
+        ("--trace-store", "nowhere"),
+    ],
 )
 def test_a_bad_setting_is_named(flag: str, value: str) -> None:
     arguments = command("--placement-address", "127.0.0.1:1", flag, value)

@@ -104,6 +104,22 @@ async def test_a_trace_store_that_cannot_be_opened_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"directory_path": "/nowhere/at/all/directory.db"}, "directory_path"),
+        ({"admission_address": "admission"}, "admission_address"),
+        ({"trace_store": "127.0.0.1:99999"}, "trace_store"),
+    ],
+)
+async def test_surroundings_that_cannot_work_are_refused(
+    tmp_path: Path, changes: dict[str, object], field: str
+) -> None:
+    with pytest.raises((InvalidInput, Unavailable)) as caught:
+        await serve(settings(tmp_path, **changes), asyncio.Event())
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
     "changes", [{"engine_lease_ms": 0}, {"node_lease_ms": -1}, {"rest_s": float("nan")}]
 )
 def test_settings_are_bounded(tmp_path: Path, changes: dict[str, object]) -> None:
