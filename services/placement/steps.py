@@ -344,10 +344,14 @@ class Steps:
             manifest=manifest_to_proto(manifest),
             slot=slot,
         )
-        await call(
-            self._peers.engine(move.target.engine_id).Attach,
-            request,
-            timeout_s=self._deadlines.attach_s,
+        await self._idempotent(
+            move.target,
+            lambda: call(
+                self._peers.engine(move.target.engine_id).Attach,
+                request,
+                timeout_s=self._deadlines.attach_s,
+            ),
+            attempts=1,  # it is not: where it may have taken effect it is undone
         )
         return ev.Attached(attempt)
 

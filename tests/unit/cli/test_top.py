@@ -7,7 +7,9 @@ import io
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -30,6 +32,7 @@ __all__ = ["stage"]
 
 SESSION, MOVE = "session-0123456789abcdef01234567", "move-0123456789abcdef01234567"
 ADDRESS = "127.0.0.1:7400"
+ROOT = Path(__file__).parents[3]
 
 
 def node(name: str, **facts: Any) -> Any:
@@ -165,7 +168,24 @@ def test_everything_of_nodes_sessions_and_rejects_is_there() -> None:
     assert re.search(r"DEVICE_OVERCOMMITTED +270 ms horizon_ms 400, l_star_ms 900", text)
 
 
-def test_what_goes_first_is_what_the_page_says() -> None:
+def test_the_page_says_what_goes_first() -> None:
+    page = (ROOT / "docs" / "watch.md").read_text()
+    for part, order in DROP.items():
+        assert f"| {part} | {', '.join(order)} |" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("top.svg", ("nodes", "moving", "push")), ("move-watch.svg", ("push", "committed", "equal"))],
+)
+def test_the_recorded_screens_can_be_read(name: str, said: tuple[str, ...]) -> None:
+    path = ROOT / "docs" / "images" / name
+    assert path.stat().st_size < 100_000
+    text = "".join(ElementTree.fromstring(path.read_text()).itertext())  # noqa: S314 - ours
+    assert all(word in text for word in said)
+
+
+def test_what_goes_first_goes_first() -> None:
     text = "\n".join(shown(FULL, width=60))
     for gone in ("MOVE", "FROM", "RATE", "SLOT", "ENGINES", "EPOCH", "PRESET", "NUMBERS", "AGO"):
         assert not re.search(rf"^{gone}\b|\b{gone}\b *$|  {gone} ", text, re.MULTILINE), gone
