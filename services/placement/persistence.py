@@ -63,17 +63,18 @@ async def _unless_gone(call: Callable[[], Awaitable[T]], gone: Callable[[], bool
     """Make the call; give it up once the peer has been gone for `SILENT_S`."""
     loop = asyncio.get_running_loop()
     silent_since = math.inf
+    timer: asyncio.TimerHandle | None = None
 
     def look() -> None:
-        nonlocal looking, silent_since
+        nonlocal timer, silent_since
         now = loop.time()
         silent_since = min(silent_since, now) if gone() else math.inf
         if now >= silent_since + SILENT_S:
             limit.reschedule(now)
         else:
-            looking = loop.call_later(_LOOK_S, look)
+            timer = loop.call_later(_LOOK_S, look)
 
-    looking = loop.call_later(_LOOK_S, look)
+    timer = loop.call_later(_LOOK_S, look)
     try:
         async with asyncio.timeout(None) as limit:
             return await call()
@@ -85,7 +86,7 @@ async def _unless_gone(call: Callable[[], Awaitable[T]], gone: Callable[[], bool
             reason="PEER_SILENT",
         ) from None
     finally:
-        looking.cancel()
+        timer.cancel()
 
 
 async def fulfil(
