@@ -21,7 +21,7 @@ from worldline.telemetry.endpoint import MetricsEndpoint
 from worldline.telemetry.export import StoreExporter
 from worldline.telemetry.logs import configure_logs
 from worldline.telemetry.metrics import Reading, instruments, use_meter
-from worldline.telemetry.pipeline import SpanPipeline
+from worldline.telemetry.pipeline import RETRY_S, SpanPipeline
 from worldline.telemetry.spans import use_tracer
 
 _log = structlog.get_logger(__name__)
@@ -137,7 +137,8 @@ def start(
 def _pipelines(trace_store: str, given: Sequence[SpanExporter]) -> list[SpanPipeline]:
     found = [SpanPipeline(exporter, "store") for exporter in given]
     if trace_store:
-        found.append(SpanPipeline(StoreExporter(trace_store), "store"))
+        # Placement is back soon, and whoever asks it for a trace should not wait for us.
+        found.append(SpanPipeline(StoreExporter(trace_store), "store", retry_max_s=RETRY_S))
     if _collector_wanted("TRACES"):
         exporter = OTLPSpanExporter(timeout=_timeout_s("TRACES"))
         found.append(SpanPipeline(exporter, "collector"))

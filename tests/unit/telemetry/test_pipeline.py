@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -77,6 +78,49 @@ def test_an_exporter_that_raises_is_one_that_refused() -> None:
     make(pipeline, 3, provider)
     pipeline.shutdown()
     assert pipeline.dropped == 3
+
+
+class Flaky(SpanExporter):
+    """Answers what it is told to, one after the other."""
+
+    def __init__(self, *results: SpanExportResult) -> None:
+        self._results = list(results)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return self._results.pop(0)
+
+
+def test_tries_get_rarer_while_they_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, taken = SpanExportResult.FAILURE, SpanExportResult.SUCCESS
+    pipeline, provider = piped(
+        Flaky(failed, failed, failed, failed, failed, failed, taken, taken, failed, taken), 100
+    )
+    waits: list[float] = []
+
+    def noted(timeout: float) -> bool:
+        waits.append(timeout)
+        return False
+
+    monkeypatch.setattr(pipeline._counted.stopping, "wait", noted)
+    for _ in range(10):
+        make(pipeline, 1, provider)
+        pipeline.force_flush()
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 0.5]
+    assert pipeline.dropped == 7
+    pipeline.shutdown()
+
+
+def test_an_end_waits_for_no_next_try() -> None:
+    """However long the next try would have waited: this returns."""
+    exporter = Held(SpanExportResult.FAILURE)
+    exporter.release.set()
+    pipeline = SpanPipeline(exporter, "collector", retry_max_s=3_600.0)
+    pipeline._counted._failures = 30
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(pipeline)
+    make(pipeline, 1, provider)
+    pipeline.shutdown()
+    assert pipeline.dropped == 1
 
 
 def test_dropped_spans_are_a_metric() -> None:
