@@ -68,7 +68,7 @@ def test_a_sidecar_survives_its_encoding(tree: object, seed: int) -> None:
 
 
 @given(at=st.integers(0, len(ENCODED) * 8 - 1))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_no_bit_of_a_sidecar_may_change(at: int) -> None:
     changed = bytearray(ENCODED)
     changed[at // 8] ^= 1 << (at % 8)

@@ -244,7 +244,7 @@ def test_no_mutated_manifest_equals_the_original() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 10_000), st.integers(0, 400))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_garbled_bytes_give_a_typed_error_or_a_valid_manifest(
     noise: bytes, at: int, cut: int
 ) -> None:

@@ -65,7 +65,7 @@ def naive(layout: Layout, data: bytes, granule_bytes: int) -> Digests:
 
 
 @given(trees(), st.sampled_from([1, 7, 16, 64, 1000]), st.integers(1, 3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_composition_equals_reading_each_part(
     tree: object, granule_bytes: int, threads: int
 ) -> None:
@@ -91,7 +91,7 @@ def test_runs_may_come_in_any_order(tree: object, granule_bytes: int, order: ran
 
 
 @given(trees(), st.sampled_from([16, 64]), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_any_flipped_bit_is_found_in_its_granule_and_leaf(
     tree: object, granule_bytes: int, draw: st.DataObject
 ) -> None:

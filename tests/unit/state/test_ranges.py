@@ -30,7 +30,7 @@ def crcs_of(layout: Layout, data: memoryview, granule_bytes: int) -> np.ndarray:
 
 
 @given(trees(), st.sampled_from([1, 7, 64, 1000]), st.integers(0, 2**32), st.data())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_a_piece_is_composed_of_the_segments_in_it(
     tree: object, granule_bytes: int, seed: int, draw: st.DataObject
 ) -> None:

@@ -41,7 +41,7 @@ def test_the_other_end_composes_the_same_digests(tree: object, granule_bytes: in
 
 
 @given(trees(), st.sampled_from([8, 16, 64]), st.data())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_a_flipped_bit_is_named_as_by_comparing_digests(
     tree: object, granule_bytes: int, draw: st.DataObject
 ) -> None:

@@ -23,7 +23,7 @@ def dirty_slot(layout: Layout, spare_bytes: int = 40) -> torch.Tensor:
 
 
 @given(trees())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_every_bit_survives_the_slot(tree: object) -> None:
     layout = plan(tree)
     slot = dirty_slot(layout)
@@ -35,7 +35,7 @@ def test_every_bit_survives_the_slot(tree: object) -> None:
 
 
 @given(trees())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_what_lies_in_a_slot_is_laid_out_as_it_was_planned(tree: object) -> None:
     layout = plan(tree)
     slot = dirty_slot(layout)
@@ -48,7 +48,7 @@ def test_what_lies_in_a_slot_is_laid_out_as_it_was_planned(tree: object) -> None
 
 
 @given(trees())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_equal_trees_make_equal_slots_whatever_was_there(tree: object) -> None:
     layout = plan(tree)
     first = torch.zeros(layout.extent_bytes, dtype=torch.uint8)
@@ -61,7 +61,7 @@ def test_equal_trees_make_equal_slots_whatever_was_there(tree: object) -> None:
 
 
 @given(trees(), st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_aliases_stay_aliases(tree: object, seed: int) -> None:
     """The same element written on both sides changes the same other leaves."""
     layout = plan(tree)
@@ -82,7 +82,7 @@ def test_aliases_stay_aliases(tree: object, seed: int) -> None:
 
 
 @given(trees())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_the_wire_gives_back_the_layout(tree: object) -> None:
     layout = plan(tree)
     wire = layout_to_proto(layout).SerializeToString()
@@ -92,7 +92,7 @@ def test_the_wire_gives_back_the_layout(tree: object) -> None:
 
 
 @given(trees())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_a_slot_is_no_bigger_than_its_leaves(tree: object) -> None:
     """Compact: regions hold what leaves span, and less than 256 bytes of padding follow each."""
     layout = plan(tree)
