@@ -40,6 +40,8 @@ class Fleet:
             "WORLDLINE_IMAGE": image,
             "WORLDLINE_NET": self.net,
             "WORLDLINE_PORT": str(self.port),
+            # Nodes of a machine that is busy with other things are late, and not dead.
+            "WORLDLINE_LEASE_MS": os.environ.get("WORLDLINE_LEASE_MS", "10000"),
         }
         self._image = image
         self._pids: set[int] = set()
