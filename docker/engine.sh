@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs a command with a Docker engine and the CPU image `worldline:cpu`, and leaves nothing behind.
+# Runs a command with a Docker engine and the CPU image `worldline:cpu`.
 #
 #   docker/engine.sh .venv/bin/pytest tests/container
 #
-# An engine that answers is used. Elsewhere root on Debian gets one of its own: its data, socket and
+# An engine that answers is used, and keeps the images. Elsewhere root on Debian gets one of its own: its data, socket and
 # process are in a temporary directory and end with the command; it touches no firewall and no
 # kernel setting. The base image is made of Debian's packages, because such machines often reach those
 # and no image registry.
