@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -15,9 +16,9 @@ from worldline.cli.process import ServiceProcess, ServiceSpec
 from worldline.rpc.channel import ChannelPool, call
 from worldline.v1 import mover_pb2, mover_pb2_grpc
 
-START_S = 60.0
-STOP_S = 8.0
-CALL_S = 30.0
+START_S = 120.0
+STOP_S = 30.0
+CALL_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ async def mover_pair(
         channels = ChannelPool()
         stack.push_async_callback(channels.close)
         nodes: dict[str, Any] = {}
-        for node_id, device in devices.items():
+
+        async def start(node_id: str, device: EngineDevice) -> None:
             spec = ServiceSpec(
                 name=f"mover-{node_id}",
                 service="mover",
@@ -75,7 +77,9 @@ async def mover_pair(
                 env=env or {},
             )
             nodes[node_id] = MoverNode(await _start(stack, spec, directory), channels, device)
-        yield Cluster(admission, nodes)
+
+        await asyncio.gather(*(start(*each) for each in devices.items()))
+        yield Cluster(admission, {node_id: nodes[node_id] for node_id in devices})
 
 
 async def _start(stack: AsyncExitStack, spec: ServiceSpec, directory: Path) -> ServiceProcess:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.oracles import Oracles, bounded, play, until
+from tests.oracles import Oracles, play, until
 from worldline.cli.cluster import LocalCluster
 from worldline.cli.parts import ClusterOptions, NodeOptions
 from worldline.contract import Contract, ServiceClass
@@ -35,6 +35,7 @@ class Fault:
 
     def arm(self, kind: str, nth: int = 1) -> None:
         """At the `nth` send of the next transfer, do `kind`: flip or hold."""
+        (self.directory / "held").unlink(missing_ok=True)
         (self.directory / "arm").write_text(f"{kind} {nth}")
 
     async def held(self) -> None:
@@ -47,28 +48,29 @@ class Fault:
         (self.directory / "held").unlink()
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def cluster() -> AsyncIterator[LocalCluster]:
-    """Two nodes, shared by a module's tests, which leave it as they found it."""
-    options = ClusterOptions(slots=SLOTS, slot_bytes=16 << 20)
-    async with bounded(120), LocalCluster(options) as running:
+    """Two nodes, shared by all tests that leave it as they found it."""
+    async with LocalCluster(ClusterOptions(slots=SLOTS, slot_bytes=16 << 20)) as running:
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def client(cluster: LocalCluster) -> AsyncIterator[Client]:
     async with Client(cluster.placement_address) as connected:
         yield connected
 
 
-@pytest.fixture
-def fault(tmp_path: Path) -> Fault:
-    return Fault(tmp_path)
+@pytest.fixture(scope="session")
+def fault(tmp_path_factory: pytest.TempPathFactory) -> Fault:
+    return Fault(tmp_path_factory.mktemp("fault"))
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def faulty_cluster(fault: Fault) -> AsyncIterator[LocalCluster]:
-    """Two nodes of its own for one test; node-1's mover misbehaves when armed."""
+    """Two nodes whose parts may be killed, by tests that start them again and close their session;
+    node-1's mover misbehaves when armed.
+    """
     node = NodeOptions(
         mover_entry=FAULTY_MOVER,
         mover_variables={"chunk_bytes": str(1 << 20)},

@@ -80,7 +80,7 @@ class Ends:
         values = {
             "source_node_id": source,
             "target_node_id": target,
-            "valid_for_ms": 120_000,
+            "valid_for_ms": 240_000,
             "lease_ms": 60_000,
         }
         ticket = self.movers.ticket(self.layout, **{**values, **claims})
@@ -97,7 +97,7 @@ class Ends:
             chunk_bytes=MEBIBYTE,
             window_chunks=1,
         )
-        return PushCall(self.node(source).stub, order, 100)
+        return PushCall(self.node(source).stub, order, 250)
 
     async def push(
         self, source: str, target: str, move: Move, slot: move_pb2.SlotRef, **changes: Any
@@ -107,7 +107,7 @@ class Ends:
             self.movers.manifest(self.layout, session_id=move.session_id),
             move.reserved.reservation_id,
             slot,
-            timeout_s=100,
+            timeout_s=250,
             **{"chunk_bytes": MEBIBYTE, "window_chunks": 1, **changes},
         )
         return outcome

@@ -29,7 +29,7 @@ from worldline.sdk.session import Session
 from worldline.v1 import admission_pb2, admission_pb2_grpc, mover_pb2, mover_pb2_grpc
 from worldline.verdict import RejectReason
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 #: Of a wire that is held while other processes start, on a machine with much else to do.
 LEASE_MS = 200_000
@@ -169,7 +169,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
         node_options={"node-1": NodeOptions(mover_entry=HELD_MOVER, env=hold.env)},
     )
     async with (
-        bounded(220),
+        bounded(250),
         LocalCluster(options) as cluster,
         Client(cluster.placement_address) as client,
     ):

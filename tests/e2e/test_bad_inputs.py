@@ -40,10 +40,10 @@ from worldline.v1 import (
     placement_pb2_grpc,
 )
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def stage(cluster: LocalCluster, client: Client) -> AsyncIterator[Stage]:
     """One world that all the bad inputs of this module try to hurt; in the end it plays on."""
     made = await make_stage(cluster, client)
@@ -213,7 +213,7 @@ class Permission:
     manifest: object
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def permission(cluster: LocalCluster, stage: Stage) -> AsyncIterator[Permission]:
     manifest = await stage.session.register_state()
     async with open_channel(cluster.admission_address) as channel:
@@ -320,7 +320,7 @@ async def test_a_node_of_another_fingerprint() -> None:
     node = NodeOptions(engine_variables={"weights_seed": "99"})
     options = ClusterOptions(slots=2, slot_bytes=16 << 20, node_options={"node-2": node})
     async with (
-        bounded(100),
+        bounded(250),
         LocalCluster(options) as other,
         Client(other.placement_address) as client,
         await client.open("tiny", seed=SEED, contract=PATIENT, node="node-1") as session,

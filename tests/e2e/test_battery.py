@@ -16,7 +16,7 @@ from worldline.errors import IntegrityError
 from worldline.sdk import Client
 from worldline.sdk.session import Session
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 
 async def stage_and_flip(
@@ -48,7 +48,7 @@ async def test_no_bit_in_a_staged_world_is_missed(cluster: LocalCluster, client:
     session = stage.session
     strata = flips((await session.register_state()).layout, seed=3)[::3]
     misses = []
-    async with bounded(200):
+    async with bounded(250):
         for number, flip in enumerate(strata):
             found = await stage_and_flip(cluster, session, flip, is_verified=number % 2 == 1)
             await until(stage.oracles._nothing_in_flight)

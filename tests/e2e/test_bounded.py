@@ -26,13 +26,13 @@ SAMPLE_EVERY = 10
 MEMORY_SLACK_BYTES = 8 * MEBIBYTE
 
 
-@pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.timeout(300)
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(600)
 async def test_two_hundred_moves_between_movers_hold_no_more_than_twenty(tmp_path: Path) -> None:
     """There and back, states of 10 MiB: memory, descriptors, registrations, endpoints, tasks."""
     devices = {name: EngineDevice() for name in ("a", "b")}
     samples: dict[str, list[Sample]] = {name: [] for name in devices}
-    async with bounded(280), mover_pair(tmp_path, 16 * MEBIBYTE, devices) as movers:
+    async with bounded(550), mover_pair(tmp_path, 16 * MEBIBYTE, devices) as movers:
         ends = Ends(movers, LAYOUT)
         slot, here, there = await ends.filled("a"), "a", "b"
         for number in range(WARM_MOVES + MOVES):
@@ -40,7 +40,7 @@ async def test_two_hundred_moves_between_movers_hold_no_more_than_twenty(tmp_pat
             here, there = there, here
             if number >= WARM_MOVES and number % SAMPLE_EVERY == SAMPLE_EVERY - 1:
                 for name, found in samples.items():
-                    await ends.until_free(name, 20.0, occupied=int(name == here))
+                    await ends.until_free(name, 60.0, occupied=int(name == here))
                     census = (await ends.describe(name)).census.counts
                     pid = ends.node(name).process.pid
                     found.append({**census, **of_process(pid)})
@@ -56,8 +56,8 @@ async def test_two_hundred_moves_between_movers_hold_no_more_than_twenty(tmp_pat
         assert growth(found, MEMORY_SLACK_BYTES, {"threads": 2, "descriptors": 4}) == []
 
 
-@pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.timeout(300)
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.timeout(600)
 async def test_a_world_that_moves_sixty_times_is_held_by_no_more_than_one(
     cluster: LocalCluster, client: Client
 ) -> None:
@@ -72,7 +72,7 @@ async def test_a_world_that_moves_sixty_times_is_held_by_no_more_than_one(
                 (await session.move(target)).raise_unless_committed()
 
     samples: dict[str, list[Sample]] = {name: [] for name in cluster.services}
-    async with bounded(280):
+    async with bounded(550):
         await there_and_back(WARM_MOVES)
         oracles = await Oracles.observe(cluster, client)
         for _ in range(6):

@@ -31,7 +31,7 @@ async def test_clocks_that_are_days_apart_change_nothing() -> None:
         },
     )
     async with (
-        bounded(150),
+        bounded(250),
         LocalCluster(options) as cluster,
         Client(cluster.placement_address) as client,
     ):

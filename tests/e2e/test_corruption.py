@@ -12,6 +12,8 @@ from worldline.errors import IntegrityError
 from worldline.sdk import Client
 from worldline.sdk.move_record import MovePhase
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 async def test_a_bit_flipped_in_flight(faulty_cluster: LocalCluster, fault: Fault) -> None:
     async with Client(faulty_cluster.placement_address) as client:
@@ -29,6 +31,7 @@ async def test_a_bit_flipped_in_flight(faulty_cluster: LocalCluster, fault: Faul
         async with bounded():
             (await stage.session.move("node-2")).raise_unless_committed()
         await stage.oracles.hold(stage.session, stage.twin, 5, node_id="node-2")
+        await stage.session.close()
 
 
 async def test_a_bit_flipped_in_the_shadow_slot(faulty_cluster: LocalCluster) -> None:
@@ -49,6 +52,7 @@ async def test_a_bit_flipped_in_the_shadow_slot(faulty_cluster: LocalCluster) ->
                 await session.commit()
         assert caught.value.leaf == leaf.path
         await stage.oracles.hold(session, stage.twin, 2, node_id="node-1")
+        await session.close()
 
 
 async def test_a_bit_flipped_after_a_verify_that_matched(faulty_cluster: LocalCluster) -> None:
@@ -63,3 +67,4 @@ async def test_a_bit_flipped_after_a_verify_that_matched(faulty_cluster: LocalCl
             with pytest.raises(IntegrityError):
                 await session.commit()
         await stage.oracles.hold(session, stage.twin, 2, node_id="node-1")
+        await session.close()

@@ -13,6 +13,8 @@ from worldline.cli.cluster import LocalCluster
 from worldline.sdk import Client
 from worldline.sdk.move_record import MovePhase
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 
 @pytest.mark.parametrize("victim", ["engine-node-2", "mover-node-2"])
 async def test_a_party_of_the_target_is_killed_mid_transfer(
@@ -32,6 +34,8 @@ async def test_a_party_of_the_target_is_killed_mid_transfer(
         await stage.oracles.hold(
             stage.session, stage.twin, 2, node_id="node-1", gone=frozenset({victim})
         )
+        await faulty_cluster.restart(victim)
+        await stage.session.close()
 
 
 async def test_the_source_engine_is_stopped_across_the_commit(
@@ -50,6 +54,7 @@ async def test_the_source_engine_is_stopped_across_the_commit(
             finally:
                 faulty_cluster.signal("engine-node-1", signal.SIGCONT)
         await stage.oracles.hold(session, stage.twin, 2, node_id="node-2")
+        await session.close()
 
 
 async def test_the_client_goes_away_mid_move(faulty_cluster: LocalCluster, fault: Fault) -> None:
@@ -66,6 +71,7 @@ async def test_the_client_goes_away_mid_move(faulty_cluster: LocalCluster, fault
         await stage.oracles.hold(stage.session, stage.twin, 2, node_id="node-1")
         record = (await client.moves(stage.session.session_id))[0]
         assert record.phase is MovePhase.ABORTED
+        await stage.session.close()
 
 
 async def test_the_client_goes_away_and_the_move_goes_on(faulty_cluster: LocalCluster) -> None:
@@ -81,3 +87,4 @@ async def test_the_client_goes_away_and_the_move_goes_on(faulty_cluster: LocalCl
             moving.cancel()
             await asyncio.gather(moving, return_exceptions=True)
         await stage.oracles.hold(stage.session, stage.twin, 2, node_id="node-2")
+        await stage.session.close()

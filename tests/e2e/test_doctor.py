@@ -37,7 +37,7 @@ from worldline.v1 import (
     mover_pb2_grpc,
 )
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 MIB = 1 << 20
 CALL_S = 60.0

@@ -22,14 +22,19 @@ from worldline.sdk.rejected import Rejected
 from worldline.verdict import RejectReason
 
 #: Three nodes on a busy machine.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
 WORLDLINE = str(Path(sys.executable).with_name("worldline"))
 SLOTS = 3
 BLOCKS = 40
 
 
-@pytest_asyncio.fixture
+@pytest.fixture(scope="module")
+def fault(tmp_path_factory: pytest.TempPathFactory) -> Fault:
+    return Fault(tmp_path_factory.mktemp("fault"))
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def trio(fault: Fault) -> AsyncIterator[LocalCluster]:
     """Three nodes; node-1's mover misbehaves when armed."""
     node = NodeOptions(
@@ -57,9 +62,16 @@ async def command(cluster: LocalCluster, *arguments: str) -> subprocess.Complete
         [WORLDLINE, *arguments, "--placement", cluster.placement_address],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=240,
         check=False,
     )
+
+
+async def clear(cluster: LocalCluster, client: Client) -> None:
+    """As a test finds it: nobody there, and every node open."""
+    for info in await client.sessions():
+        await (await client.session(info.session_id)).close()
+    assert (await command(cluster, "undrain", "node-1")).returncode == 0
 
 
 async def refused(client: Client, node: str) -> bool:
@@ -97,7 +109,7 @@ async def test_a_node_is_drained_while_its_clients_play(trio: LocalCluster) -> N
 
         drained: asyncio.Future[subprocess.CompletedProcess[str]]
         drained = asyncio.get_running_loop().create_future()
-        async with bounded(180):
+        async with bounded(250):
             watching = asyncio.ensure_future(watch())
             await halfway.wait()
             done = await command(trio, "drain", "node-1", "--watch", "--json")
@@ -119,6 +131,7 @@ async def test_a_node_is_drained_while_its_clients_play(trio: LocalCluster) -> N
         assert done.returncode == 0, done.stderr
         assert not await refused(client, "node-1")
         (await sessions[1].move("node-1")).raise_unless_committed()
+        await clear(trio, client)
 
 
 async def test_placement_is_killed_in_the_middle_and_the_drain_goes_on(
@@ -128,7 +141,7 @@ async def test_placement_is_killed_in_the_middle_and_the_drain_goes_on(
         twin = await make_twin(client, 8)
         sessions = [await opened(client, "node-1") for _ in range(3)]
         fault.arm("hold", 2)
-        async with bounded(180):
+        async with bounded(250):
             draining = asyncio.ensure_future(command(trio, "drain", "node-1"))
             await fault.held()
             await trio.kill("placement")
@@ -143,6 +156,7 @@ async def test_placement_is_killed_in_the_middle_and_the_drain_goes_on(
             assert [signature(one) for one in await play(session, 2, 3)] == [
                 signature(one) for one in twin[2:5]
             ]
+        await clear(trio, client)
 
 
 async def test_a_full_fleet_is_said_with_reasons_and_the_worlds_play_on(
@@ -160,7 +174,7 @@ async def test_a_full_fleet_is_said_with_reasons_and_the_worlds_play_on(
             return [] if free["node-2"] == free["node-3"] == 0 else [str(free)]
 
         await until(known)
-        async with bounded(180):
+        async with bounded(250):
             done = await command(trio, "drain", "node-1", "--deadline", "2s")
         assert done.returncode == 1, done.stdout + done.stderr
         assert "node node-1 incomplete" in done.stdout
@@ -173,7 +187,7 @@ async def test_a_full_fleet_is_said_with_reasons_and_the_worlds_play_on(
             ]
         assert await refused(client, "node-1"), "closed until somebody undrains it"
         # Room is made while the next drain waits for it.
-        async with bounded(180):
+        async with bounded(250):
             draining = asyncio.ensure_future(command(trio, "drain", "node-1", "--json"))
             crowd = [one for one in await client.sessions() if one.node_id == "node-3"]
             for info in crowd[:2]:
@@ -183,3 +197,4 @@ async def test_a_full_fleet_is_said_with_reasons_and_the_worlds_play_on(
         (record,) = json.loads(done.stdout)
         assert record["sessions_moved"] == 2
         assert {(await one.refresh()).node_id for one in here} == {"node-3"}
+        await clear(trio, client)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from services.engine.device import EngineDevice
 from tests.e2e.hold import HELD_MOVER, Hold
@@ -21,19 +22,24 @@ from tests.oracles import bounded
 from tests.unit.mover.cluster import MEBIBYTE
 from worldline.errors import TransferFailed, Unavailable, WorldlineError
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 LAYOUT = world_layout()
 MIDDLE = LAYOUT.extent_bytes // MEBIBYTE // 2
 #: A death is noticed within this, though the leases here are of a minute and the peers are busy.
 NOTICED_S = 60.0
 
 
-@pytest.fixture
-async def trio(tmp_path: Path) -> AsyncIterator[tuple[Ends, Hold, AsyncExitStack]]:
-    """Three movers, and a stack for those that come back."""
-    hold = Hold(tmp_path)
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def trio(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[Ends, Hold, AsyncExitStack]]:
+    """Three movers, and a stack for those that come back; all are free after each test."""
+    directory: Path = tmp_path_factory.mktemp("gone")
+    hold = Hold(directory)
     devices = {name: EngineDevice() for name in ("a", "b", "c")}
     async with (
-        mover_pair(tmp_path, 16 * MEBIBYTE, devices, entry=HELD_MOVER, env=hold.env) as movers,
+        mover_pair(directory, 16 * MEBIBYTE, devices, entry=HELD_MOVER, env=hold.env) as movers,
         AsyncExitStack() as stack,
     ):
         yield Ends(movers, LAYOUT), hold, stack
@@ -44,7 +50,7 @@ async def test_a_reader_that_dies_poisons_neither_its_source_nor_its_name(
 ) -> None:
     """Fault 14: the source serves another at once, and the dead one's successor as any other."""
     ends, hold, stack = trio
-    async with bounded(110):
+    async with bounded(250):
         slot = await ends.hop("b", "a", await ends.filled("b"))  # both ends of the path are warm
         move = await ends.reserve("a", "b")
         hold.arm("a", MIDDLE)
@@ -72,7 +78,7 @@ async def test_a_source_that_dies_in_mid_chunk_gives_its_target_free(
 ) -> None:
     """Fault 11, without even a word: the lease of a minute is not waited for."""
     ends, hold, stack = trio
-    async with bounded(110):
+    async with bounded(250):
         slot = await ends.filled("a")
         move = await ends.reserve("a", "b")
         hold.arm("a", MIDDLE)

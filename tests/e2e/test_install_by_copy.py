@@ -27,6 +27,12 @@ async def cluster() -> AsyncIterator[LocalCluster]:
         yield running
 
 
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def client(cluster: LocalCluster) -> AsyncIterator[Client]:
+    async with Client(cluster.placement_address) as connected:
+        yield connected
+
+
 async def test_there_and_back(cluster: LocalCluster, client: Client) -> None:
     stage = await make_stage(cluster, client, blocks=8)
     session = stage.session

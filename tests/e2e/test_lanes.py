@@ -12,7 +12,7 @@ from worldline.rpc.channel import call, open_channel
 from worldline.sdk import Client
 from worldline.v1 import admission_pb2, admission_pb2_grpc
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def measured_rates(cluster: LocalCluster) -> dict[tuple[str, str], tuple[float, int]]:

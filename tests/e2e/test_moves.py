@@ -12,7 +12,7 @@ from worldline.cli.cluster import LocalCluster
 from worldline.sdk import Client
 from worldline.sdk.move_record import MovePhase
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_there_and_back(cluster: LocalCluster, client: Client) -> None:
@@ -35,18 +35,21 @@ async def test_a_stream_survives_moves_while_it_plays(
     twin = await make_twin(client, 30)
     async with await client.open("tiny", seed=SEED, contract=PATIENT, node="node-1") as session:
         seen = []
-        started = asyncio.Event()
+        started, moved = asyncio.Event(), asyncio.Event()
 
         async def watch() -> None:
             async for block in session.play(script(30), digests=True, window=3):
                 seen.append(block)
                 started.set()
+                if len(seen) == 10:  # the others come from where it has gone
+                    await moved.wait()
 
         async with bounded(), asyncio.TaskGroup() as group:
             group.create_task(watch())
             await started.wait()
             for target in ("node-2", "node-1", "node-2"):
                 (await session.move(target)).raise_unless_committed()
+                moved.set()
         assert [signature(block) for block in seen] == [signature(block) for block in twin]
         assert len({block.epoch for block in seen}) > 1, "the stream ended before the first move"
 
@@ -86,7 +89,7 @@ async def test_a_move_given_up_after_any_verb_changes_nothing(
 async def test_fifty_moves_given_up_leave_nothing(cluster: LocalCluster, client: Client) -> None:
     stage = await make_stage(cluster, client)
     session = stage.session
-    async with bounded(100):
+    async with bounded(250):
         for _ in range(50):
             assert (await session.admit("node-2")).admitted
             await session.migrate()

@@ -10,7 +10,7 @@ from tests.oracles import bounded, play
 from worldline.cli.cluster import LocalCluster
 from worldline.sdk import Client
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_one_bit_perturbed_before_resume_diverges_at_every_block(

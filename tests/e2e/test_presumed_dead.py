@@ -18,7 +18,7 @@ from worldline.errors import WorldlineError
 from worldline.sdk import Client
 from worldline.sdk.move_record import MovePhase, MoveRecord
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 #: Twice what placement grants by default: who is stopped for so long has lost its lease.
 PAUSE_S = 6.0

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -21,7 +19,7 @@ from worldline.cli.parts import ClusterOptions, NodeOptions
 from worldline.sdk import Client
 from worldline.sdk.move_record import MovePhase, MoveRecord
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 #: The state of a `tiny` world is two chunks of a mebibyte: before the second, half has moved;
 #: before the seal, everything.
@@ -29,10 +27,12 @@ HALF, ALL = 2, 3
 LEASE_S = 4.0
 
 
-@asynccontextmanager
-async def held_cluster(directory: Path) -> AsyncIterator[tuple[LocalCluster, Hold]]:
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def held(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[LocalCluster, Hold]]:
     """Two nodes whose movers can be held; short leases, one chunk at a time."""
-    hold = Hold(directory)
+    hold = Hold(tmp_path_factory.mktemp("held"))
     variables = {"chunk_bytes": str(1 << 20), "window_chunks": "1"}
     node = NodeOptions(mover_entry=HELD_MOVER, mover_variables=variables, env=hold.env)
     options = ClusterOptions(
@@ -43,14 +43,6 @@ async def held_cluster(directory: Path) -> AsyncIterator[tuple[LocalCluster, Hol
     )
     async with LocalCluster(options) as running:
         yield running, hold
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def held(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[tuple[LocalCluster, Hold]]:
-    async with held_cluster(tmp_path_factory.mktemp("held")) as made:
-        yield made
 
 
 async def move_held(stage: Stage, hold: Hold, nth: int) -> asyncio.Future[MoveRecord]:
@@ -113,12 +105,11 @@ async def test_a_target_that_dies_and_comes_back_under_its_name(
         await stage.session.close()
 
 
-async def test_a_source_mover_that_dies_in_mid_chunk(tmp_path: Path) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_source_mover_that_dies_in_mid_chunk(held: tuple[LocalCluster, Hold]) -> None:
     """Fault 11: the world plays on in the memory that its engine still maps."""
-    async with (
-        held_cluster(tmp_path) as (cluster, hold),
-        Client(cluster.placement_address) as client,
-    ):
+    cluster, hold = held
+    async with Client(cluster.placement_address) as client:
         stage = await make_stage(cluster, client)
         async with bounded():
             moving = await move_held(stage, hold, HALF)
@@ -127,3 +118,5 @@ async def test_a_source_mover_that_dies_in_mid_chunk(tmp_path: Path) -> None:
         assert record.phase is MovePhase.ABORTED
         gone = frozenset({"mover-node-1"})
         await stage.oracles.hold(stage.session, stage.twin, 2, node_id="node-1", gone=gone)
+        await cluster.restart("mover-node-1")
+        await stage.session.close()

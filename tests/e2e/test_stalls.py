@@ -80,7 +80,7 @@ async def check_next(ends: Ends, slot: object) -> None:
 
 @pytest.mark.parametrize("share", SHARES)
 async def test_a_source_that_is_stopped(ends: tuple[Ends, Hold], share: int) -> None:
-    async with bounded(110):
+    async with bounded(250):
         ends_, hold = ends
         pushing, reservation_id, reserved, slot = await begin(ends_, hold, share)
         source = ends_.node("a").process
@@ -105,7 +105,7 @@ async def test_a_source_that_is_stopped(ends: tuple[Ends, Hold], share: int) -> 
 
 @pytest.mark.parametrize("share", SHARES)
 async def test_a_target_that_is_stopped(ends: tuple[Ends, Hold], share: int) -> None:
-    async with bounded(110):
+    async with bounded(250):
         ends_, hold = ends
         pushing, reservation_id, reserved, slot = await begin(ends_, hold, share)
         target = ends_.node("b").process

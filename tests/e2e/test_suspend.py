@@ -24,7 +24,7 @@ from worldline.sdk import Client, ParkKind
 from worldline.sdk.block import Block
 from worldline.sdk.session import Session
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WORLDLINE = str(Path(sys.executable).with_name("worldline"))
 KINDS = pytest.mark.parametrize("kind", list(ParkKind), ids=lambda kind: kind.name.lower())
@@ -240,7 +240,6 @@ def flip_file(path: Path, offset_bytes: int) -> None:
 # --- moves, deaths, restarts -------------------------------------------------------------------
 
 
-@pytest.mark.asyncio(loop_scope="function")
 async def test_no_suspend_in_a_move_and_no_move_in_a_suspend(
     faulty_cluster: LocalCluster, fault: Fault
 ) -> None:
@@ -270,6 +269,7 @@ async def test_no_suspend_in_a_move_and_no_move_in_a_suspend(
             assert caught.value.reason == "SESSION_SUSPENDED"
             await session.resume()
         await stage.oracles.hold(session, stage.twin, 2, node_id="node-1")
+        await session.close()
 
 
 async def stands(session: Session, state: str) -> list[str]:
@@ -288,7 +288,6 @@ async def frozen(stage: Stage) -> list[str]:
     return [] if phases == ["frozen"] else [f"the world is {phases}"]
 
 
-@pytest.mark.asyncio(loop_scope="function")
 @KINDS
 async def test_the_mover_is_killed_and_comes_back(
     faulty_cluster: LocalCluster, kind: ParkKind
@@ -312,9 +311,9 @@ async def test_the_mover_is_killed_and_comes_back(
         await stage.oracles.hold(session, stage.twin, 2, attempts=0, node_id="node-1", moved=False)
         (await session.move("node-2")).raise_unless_committed()
         await stage.oracles.hold(session, stage.twin, 5, node_id="node-2")
+        await session.close()
 
 
-@pytest.mark.asyncio(loop_scope="function")
 async def test_the_engine_is_killed_while_the_world_is_away(faulty_cluster: LocalCluster) -> None:
     """What is suspended is nobody's: another process of the engine takes it up."""
     async with Client(faulty_cluster.placement_address) as client:
@@ -326,9 +325,9 @@ async def test_the_engine_is_killed_while_the_world_is_away(faulty_cluster: Loca
         async with bounded():
             await session.resume()
         await stage.oracles.hold(session, stage.twin, 2, attempts=0, node_id="node-1", moved=False)
+        await session.close()
 
 
-@pytest.mark.asyncio(loop_scope="function")
 async def test_placement_is_killed_in_mid_suspend(faulty_cluster: LocalCluster) -> None:
     """Before the record it is undone, without an operator: the world plays on."""
     async with Client(faulty_cluster.placement_address) as client:
@@ -351,9 +350,9 @@ async def test_placement_is_killed_in_mid_suspend(faulty_cluster: LocalCluster) 
             await session.suspend()
             await session.resume()
         await stage.oracles.hold(session, stage.twin, 5, attempts=0, node_id="node-1", moved=False)
+        await session.close()
 
 
-@pytest.mark.asyncio(loop_scope="function")
 async def test_the_engine_is_stopped_across_the_record(faulty_cluster: LocalCluster) -> None:
     """It misses its detach, is given up, and lets go when it runs again; nobody runs meanwhile."""
     async with Client(faulty_cluster.placement_address) as client:
@@ -387,6 +386,7 @@ async def test_the_engine_is_stopped_across_the_record(faulty_cluster: LocalClus
         async with bounded():
             await session.resume()
         await stage.oracles.hold(session, stage.twin, 2, attempts=0, node_id="node-1", moved=False)
+        await session.close()
 
 
 # --- the command line --------------------------------------------------------------------------

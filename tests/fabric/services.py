@@ -21,8 +21,8 @@ from worldline.v1 import admission_pb2, admission_pb2_grpc, mover_pb2, mover_pb2
 
 #: Seven interpreters start at once on two cores.
 START_S = 60.0
-STOP_S = 8.0
-CALL_S = 10.0
+STOP_S = 30.0
+CALL_S = 60.0
 ADMISSION = "admission"
 #: UCX over TCP and nothing else, on the shaped link and nowhere else.
 UCX = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": FABRIC}
