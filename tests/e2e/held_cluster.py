@@ -27,6 +27,7 @@ async def held_cluster(
     node = NodeOptions(mover_entry=HELD_MOVER, mover_variables=variables, env=hold.env)
     options = ClusterOptions(
         slots=3,
+        start_timeout_s=240,
         slot_bytes=16 << 20,
         admission_variables={"lease_min_ms": str(lease_ms)},
         placement_variables=placement_variables or {},
