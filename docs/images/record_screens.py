@@ -78,8 +78,8 @@ async def record(client: Client) -> None:
     for target in ("node-2", "node-1"):  # the path is measured
         (await small.move(target)).raise_unless_committed()
     too_soon = Contract(service_class=ServiceClass.C1_INTERACTIVE, horizon_ms=1.0)
-    hasty = await client.open("tiny", seed=8, node="node-1", contract=too_soon)
-    await hasty.move("node-2")  # rejected: that horizon is too short
+    hasty = await client.open("tiny", seed=8, node="node-2", contract=too_soon)
+    await hasty.move("node-1")  # rejected: that horizon is too short
     large = await client.open("mg2", node="node-1", contract=PATIENT)
     moving = asyncio.ensure_future(record_move(large))
     snapshot = await in_the_push(client)

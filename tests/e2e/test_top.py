@@ -21,10 +21,11 @@ from tests.e2e.held_cluster import HALF, held_cluster
 from tests.e2e.hold import Hold
 from tests.oracles import bounded
 from worldline.cli.cluster import LocalCluster
+from worldline.errors import DeadlineExceeded
 from worldline.sdk import Client
 from worldline.sdk.session import Session
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 WORLDLINE = str(Path(sys.executable).with_name("worldline"))
 MEBIBYTE = 1 << 20
@@ -93,6 +94,7 @@ async def watch_a_held_move(cluster: LocalCluster, hold: Hold, session: Session)
         async with running(cluster, "watch", move["move_id"], "--json") as watch:
             heard = await until_line(watch, lambda one: one["step"] == "push")
             assert heard["sent_bytes"] == progress["sent_bytes"]
+            await somebody_loses_patience(cluster, move["move_id"])
             hold.release()
             record = await moving
             record.raise_unless_committed()
@@ -108,6 +110,14 @@ async def watch_a_held_move(cluster: LocalCluster, hold: Hold, session: Session)
         async with bounded():
             assert await top.wait() == 0
         assert (await top.stderr.read()).decode() == ""
+
+
+async def somebody_loses_patience(cluster: LocalCluster, move_id: str) -> None:
+    """The move is held: whoever watches for half a second sees no end of it, and stops nothing."""
+    async with Client(cluster.placement_address, move_timeout_s=0.5) as hasty:
+        with pytest.raises(DeadlineExceeded) as caught:
+            await hasty.watch_move(move_id)
+    assert move_id in caught.value.message
 
 
 async def placement_goes_and_comes(cluster: LocalCluster, top: Any) -> None:
