@@ -216,6 +216,33 @@ async def test_placements_own_call_runs_out_of_time_at_each_step(
         await check_end(cluster, session_id, record, method, in_time=False)
 
 
+@pytest.mark.parametrize("method", FORWARD)
+async def test_placement_is_told_to_stop_at_each_step(tmp_path: Path, method: str) -> None:
+    """Fault 37: before its commit a move is rolled back, after it it goes on; within the grace."""
+    async with running_cluster(tmp_path) as cluster:
+        session_id = await cluster.session()
+        stuck = Stuck(cluster, method)
+        moving = asyncio.ensure_future(cluster.move(session_id))
+        committed = method in (*COMMITTED, "FinishMove")
+        async with asyncio.timeout(80):
+            await stuck.reached.wait()
+            assert cluster.placement is not None
+            stopping = asyncio.ensure_future(cluster.placement.runtime.stop(60))
+            if committed:
+                stuck.go.set()
+            else:
+                await stuck.left.wait()
+                stuck.go.set()
+            await stopping
+            record = await moving
+        if committed:
+            assert record.phase == move_pb2.MOVE_PHASE_DONE
+        else:
+            assert record.phase == move_pb2.MOVE_PHASE_ABORTED
+            assert record.failure.reason == "PLACEMENT_STOPPING"
+        cluster.check_at(session_id, "e2" if committed else "e1")
+
+
 VERBS = {
     "Admit": "AdmitMove",
     "Migrate": "n1.Push",
