@@ -47,6 +47,11 @@ def test_rate_and_latency_are_told_apart(rate_mb_per_s: float, latency_ms: float
     assert measured.rate_bytes_per_s <= (64 * MIB + 4096) / wire_ms * 1e3 * (1 + 1e-6)
 
 
+def test_a_push_that_is_mostly_latency_says_the_least_that_the_lane_carries() -> None:
+    quick = Path("a", "b", ("tcp/eth0",), (Push(4096, 1.0), Push(64 * MIB, 1.5)))
+    assert quick.rate_bytes_per_s == 64 * MIB / 1.5e-3
+
+
 def test_without_pushes_there_is_no_rate() -> None:
     nothing = Path("a", "b", refused="RECEIVER_BUSY")
     assert (nothing.rate_bytes_per_s, nothing.latency_ms) == (0.0, 0.0)

@@ -61,6 +61,7 @@ def test_what_is_left_is_what_ucx_leaves(tls: str | None, net_devices: str | Non
         ("ib", None, ("rc_mlx5/mlx5_0:1",)),
         ("rc_x,sm", None, ("cma/memory", "posix/memory", "rc_mlx5/mlx5_0:1")),
         ("\\rc", None, ()),
+        ("^tcp:aux", None, HERE.names),
         ("^sm", "mlx5_0:1", ("rc_mlx5/mlx5_0:1", "self/memory")),
         (None, "^mlx5_0:1", ("cma/memory", "posix/memory", "self/memory", "tcp/eth0")),
     ],
