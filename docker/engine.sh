@@ -75,7 +75,7 @@ install_engine() {
   { [ -f /etc/debian_version ] && command -v apt-get >/dev/null; } ||
     skip "no Docker engine answers, and this is no Debian to install one on"
   export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
-  local packages=(docker.io docker-compose iproute2 python3-venv ca-certificates)
+  local packages=(docker.io docker-compose iproute2 python3-venv libstdc++6 ca-certificates)
   limited apt 300 sh -c "apt-get update && apt-get install -y ${packages[*]}" ||
     skip "apt-get: $(last_words apt)"
 }
@@ -103,7 +103,7 @@ start_engine() {
 # Debian cannot be without, with the few that packages make when they are configured.
 copy_base() {
   local wanted="base-files base-passwd bash ca-certificates coreutils dash findutils grep
-    hostname libc-bin login passwd python3-venv sed tar util-linux"
+    hostname libc-bin libstdc++6 login passwd python3-venv sed tar util-linux"
   # shellcheck disable=SC2086
   apt-cache depends --recurse --installed --no-recommends --no-suggests --no-conflicts \
     --no-breaks --no-replaces --no-enhances $wanted | grep '^[a-z0-9]' | sort -u |
