@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from services.mover.settings import MoverSettings
-from worldline.rpc.hostport import dialled, listened
+from worldline.hostport import dialled, listened
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

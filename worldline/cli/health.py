@@ -12,8 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from worldline.cli.main import INTERRUPTED
 from worldline.errors import DeadlineExceeded, InvalidInput, Unavailable, WorldlineError
+from worldline.hostport import dialled
 from worldline.rpc.channel import call, open_channel
-from worldline.rpc.hostport import dialled
 
 _TIMEOUT_S = 5.0
 _EPILOG = """\

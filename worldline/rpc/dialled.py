@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from worldline.rpc.hostport import dialled
+from worldline.hostport import dialled
 
 #: Names that gRPC resolves by itself (its naming document).
 _SCHEME = re.compile(r"(unix|unix-abstract|dns|ipv4|ipv6|vsock|xds):\S*\D\S*")

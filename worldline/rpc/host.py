@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from worldline.errors import InvalidInput, WorldlineError
-from worldline.rpc.hostport import check_advertised, listened
+from worldline.hostport import check_advertised, listened
 
 #: prctl(2): the signal this process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1

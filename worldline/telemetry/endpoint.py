@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 from collections.abc import Iterable
@@ -16,7 +15,8 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics.export import MetricReader
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from worldline.errors import InvalidInput, Unavailable
+from worldline.errors import Unavailable
+from worldline.hostport import HostPort, listened
 
 PATH = "/metrics"
 FIELD = "metrics_listen"
@@ -38,11 +38,11 @@ class MetricsEndpoint:
             InvalidInput: `listen` is not host:port.
             Unavailable: it cannot be bound; the message names it.
         """
-        host, port = host_and_port(listen)
+        address = listened(listen, FIELD)
         registry = CollectorRegistry()
         # Which code made a figure is no label of it: there is one meter.
         self._reader = PrometheusMetricReader(scope_info_enabled=False, registry=registry)
-        self._server = _bound(host, port, listen)
+        self._server = _bound(address)
         self._server.set_app(_MetricsApp(registry))
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
@@ -58,8 +58,7 @@ class MetricsEndpoint:
     def address(self) -> str:
         """host:port that a scraper dials, an IPv6 host in brackets."""
         host, port = self._server.server_address[:2]
-        name = str(host)
-        return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        return str(HostPort(str(host), int(port)))
 
     def close(self) -> None:
         """Answer nobody any more and give the port back; idempotent."""
@@ -136,9 +135,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         """A scraper that went away in the middle is its own business."""
 
 
-def _bound(host: str, port: int, listen: str) -> _Server:
+def _bound(listen: HostPort) -> _Server:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(
+            listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         family, _, _, _, address = found[0]
         return _Server(family, address)
     except OSError as error:
@@ -148,24 +149,3 @@ def _bound(host: str, port: int, listen: str) -> _Server:
             reason="METRICS_LISTEN_FAILED",
             field=FIELD,
         ) from error
-
-
-def host_and_port(listen: str) -> tuple[str, int]:
-    """The two parts of `host:port`, the brackets of an IPv6 host taken off.
-
-    Raises:
-        InvalidInput: it is not of that form.
-    """
-    host, colon, port_text = listen.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    bracketed = host.startswith("[") and host.endswith("]")
-    port = None
-    if port_text.isascii() and port_text.isdigit():
-        with contextlib.suppress(ValueError):
-            port = int(port_text)
-    if not colon or not bare or port is None or port > 65_535 or (":" in bare) != bracketed:
-        raise InvalidInput(
-            f"{FIELD} must be host:port, like 127.0.0.1:9464 or [::1]:0, got {listen!r}",
-            field=FIELD,
-        )
-    return bare, port

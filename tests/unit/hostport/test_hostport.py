@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worldline.errors import InvalidInput, Unavailable
+from worldline.hostport import HostPort, check_advertised, dialled, listened
 from worldline.rpc.host import ServiceSettings, load_settings
-from worldline.rpc.hostport import HostPort, check_advertised, dialled, listened
 from worldline.rpc.server import GrpcServer
 
 
