@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worldline.doctor.codec import facts_from_proto, facts_to_proto
-from worldline.doctor.facts import Gpu, Interface, ProcessFacts
+from worldline.doctor.facts import (
+    ADMISSION,
+    ENGINE,
+    HERE,
+    MOVER,
+    PLACEMENT,
+    Gpu,
+    Interface,
+    ProcessFacts,
+)
 from worldline.doctor.reading import read_facts
 from worldline.errors import InvalidInput
 from worldline.v1 import doctor_pb2
@@ -35,7 +44,7 @@ narrow = {"cpu_count", "numa_node_count", "numa_node", "ptrace_scope"}
 
 def strategy_of(field: dataclasses.Field[Any]) -> st.SearchStrategy[Any]:
     if field.name == "service":
-        return words.filter(lambda text: bool(text) and text.isprintable())
+        return st.sampled_from((MOVER, ENGINE, PLACEMENT, ADMISSION, HERE))
     if field.type == "tuple[Gpu, ...]":
         return st.lists(gpus, max_size=2).map(tuple)
     if field.type in ("int", "int | None"):
