@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
-from collections.abc import AsyncIterator
 from enum import StrEnum
 from typing import Annotated
 
@@ -17,6 +14,7 @@ from worldline.cli.output import console, err_console, print_json_line, print_ta
 from worldline.cli.parts import ClusterOptions
 from worldline.cli.process import ServiceProcess
 from worldline.cli.rundir import default_run_dir
+from worldline.cli.stopping import stopping, unless_stopped
 from worldline.devicename import CPU
 from worldline.fields import positive
 
@@ -68,10 +66,10 @@ def up(
         )
         run_dir = (directory or default_run_dir()).absolute()
         say = (lambda _text: None) if as_json else _say
-        async with _stopping() as stop:
+        async with stopping() as stop:
             cluster = LocalCluster(options, run_dir=run_dir, on_event=say, keep_logs=True)
             try:
-                if not await _unless_stopped(cluster.start(), stop):
+                if not await unless_stopped(stop, _started(cluster)):
                     return 0
                 _announce(cluster, as_json)
                 try:
@@ -88,32 +86,9 @@ def up(
     run(work)
 
 
-@contextlib.asynccontextmanager
-async def _stopping() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGINT and SIGTERM set; a second one changes nothing: the stop is bounded."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield stop
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
-async def _unless_stopped(start: object, stop: asyncio.Event) -> bool:
-    """Await `start`; False when `stop` came first, with everything begun undone."""
-    starting = asyncio.ensure_future(start)  # type: ignore[call-overload]
-    stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if starting.done():
-        starting.result()
-        return True
-    starting.cancel()
-    await asyncio.wait({starting})
-    return False
+async def _started(cluster: LocalCluster) -> bool:
+    await cluster.start()
+    return True
 
 
 async def _watch(cluster: LocalCluster, stop: asyncio.Event) -> None:
