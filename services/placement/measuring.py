@@ -15,7 +15,7 @@ from services.placement.runtime import Runtime
 from services.placement.targets import Target
 from services.placement.values import Party
 from worldline.contract import HORIZON_MS_MAX, Contract, ServiceClass
-from worldline.errors import CapacityExhausted, InvalidInput
+from worldline.errors import CapacityExhausted, DeadlineExceeded, InvalidInput
 from worldline.state.manifest import Fingerprint
 from worldline.v1 import doctor_pb2, move_pb2
 from worldline.verdict import RejectReason, Verdict, verdict_to_proto
@@ -69,22 +69,40 @@ class Measuring:
         )
         loop = asyncio.get_running_loop()
         until_s = loop.time() + within_s
-        # What is late is withdrawn by its own deadlines; this one is for whoever waits.
-        async with asyncio.timeout_at(until_s + _SLACK_S):
-            bytes_max = min(push_bytes_max, wish.slot_bytes)
-            for size in (TINY_BYTES,) * TINY_COUNT + (FIRST_BYTES,):
-                size_bytes = min(size, bytes_max)
-                if not await self._push(wish, size_bytes, answer, learn=size is FIRST_BYTES):
-                    return answer
-            first = answer.pushes[-1]
-            rate = first.wire_bytes / max(first.wire_ms, 1e-3) * 1e3
-            size_bytes = large_bytes(bytes_max, rate, until_s - loop.time())
-            for _ in range(LARGE_COUNT if size_bytes > FIRST_BYTES else 0):
-                if loop.time() >= until_s:
-                    break
-                if not await self._push(wish, size_bytes, answer, learn=True):
-                    break
+        try:
+            # What is late is withdrawn by its own deadlines; this one is for whoever waits.
+            async with asyncio.timeout_at(until_s + _SLACK_S):
+                await self._pushes(
+                    wish, min(push_bytes_max, wish.slot_bytes), answer, until_s=until_s
+                )
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"a push from {source_node_id} to {target_node_id} did not end within "
+                f"{within_s + _SLACK_S:g} s: one of the two does not answer"
+            ) from None
         return answer
+
+    async def _pushes(
+        self,
+        wish: ProbeWish,
+        bytes_max: int,
+        answer: doctor_pb2.MeasurePathResponse,
+        *,
+        until_s: float,
+    ) -> None:
+        now = asyncio.get_running_loop().time
+        # Of less than admission's own probes push it would take set-up for the rate.
+        says_something = min(FIRST_BYTES, wish.slot_bytes)
+        for size in (TINY_BYTES,) * TINY_COUNT + (FIRST_BYTES,):
+            size_bytes = min(size, bytes_max)
+            if not await self._push(wish, size_bytes, answer, learn=size_bytes >= says_something):
+                return
+        first = answer.pushes[-1]
+        rate = first.wire_bytes / max(first.wire_ms, 1e-3) * 1e3
+        size_bytes = large_bytes(bytes_max, rate, until_s - now())
+        for _ in range(LARGE_COUNT if size_bytes > FIRST_BYTES else 0):
+            if now() >= until_s or not await self._push(wish, size_bytes, answer, learn=True):
+                break
 
     async def _push(
         self,

@@ -125,6 +125,9 @@ async def test_a_path_is_measured_as_moves_go_and_leaves_nothing(cluster: LocalC
     path = "node-1", "node-2"
     # Admission learns from those that say something about the rate.
     assert after[path] == before.get(path, 0) + len(sizes) - 3
+    tiny = await measured(cluster, "node-1", "node-2", 1)
+    assert [push.wire_bytes for push in tiny.pushes] == [1] * 4
+    assert await paths_known(cluster) == after
     await until(lambda: held(cluster))
 
 

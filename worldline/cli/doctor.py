@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import grpc
 import typer
@@ -28,6 +28,7 @@ from worldline.doctor.pairs import ordered_pairs
 from worldline.errors import InvalidInput, NotFound
 from worldline.rpc.channel import open_channel
 
+_Number = TypeVar("_Number", int, float)
 _PARTS = ", ".join(part.value for part in Part)
 
 
@@ -76,16 +77,16 @@ def doctor(
 
     async def work() -> int:
         parts = _parts(only)
+        wish = _Wish(
+            answer_s=_at_most(duration_ms(patience, "--patience"), 60e3, "--patience 60s") / 1e3,
+            measure_s=duration_ms(within, "--within") / 1e3,
+            push_bytes=_at_most(state_bytes(push, "--push"), 1 << 30, "--push 1GiB"),
+            measure=measure and Part.LANES in parts,
+        )
         if here or not _has_cluster(placement):
             found = Examination((await _here(),))
             scope = "node"
         else:
-            wish = _Wish(
-                answer_s=duration_ms(patience, "--patience") / 1e3,
-                measure_s=duration_ms(within, "--within") / 1e3,
-                push_bytes=state_bytes(push, "--push"),
-                measure=measure and Part.LANES in parts,
-            )
             found, scope = await _fleet(placement, wish), "fleet"
         findings = judge(found, parts)
         if as_json:
@@ -95,6 +96,12 @@ def doctor(
         return exit_status_of(findings)
 
     run(work)
+
+
+def _at_most(value: _Number, most: _Number, said: str) -> _Number:
+    if value > most:
+        raise InvalidInput(f"{said} is the most that can be asked for", field=said.split()[0])
+    return value
 
 
 def _parts(only: str) -> frozenset[Part]:

@@ -57,7 +57,7 @@ async def path(channel: grpc.aio.Channel, source: str, target: str, push_bytes_m
     try:
         answer = await call(stub.MeasurePath, request, timeout_s=MEASURE_S + MEASURE_SLACK_S)
     except WorldlineError as error:
-        return Path(source, target, refused=f"{error.reason}: {error.message}")
+        return Path(source, target, failed=f"{error.reason}: {error.message}")
     refused = ""
     if answer.HasField("refused"):
         verdict = verdict_from_proto(answer.refused)
@@ -84,12 +84,12 @@ async def here() -> Examined:
         _HERE,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
         env=dict(os.environ),
     )
     try:
         async with asyncio.timeout(HERE_S):
-            said, _ = await process.communicate()
+            said, logged = await process.communicate()
     except TimeoutError:
         return _unsaid("DEADLINE_EXCEEDED", f"no answer within {HERE_S:g} s")
     finally:
@@ -97,14 +97,16 @@ async def here() -> Examined:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-    return _heard(said, process.returncode or 0)
+    return _heard(said, logged, process.returncode or 0)
 
 
-def _heard(said: bytes, status: int) -> Examined:
+def _heard(said: bytes, logged: bytes, status: int) -> Examined:
     """The child's lines: its facts, then why it would not start, if it would not."""
     lines = said.decode(errors="replace").splitlines()
     if not lines:
-        return _unsaid("SELF_TEST_FAILED", f"the self-test ended with status {status}")
+        last = logged.decode(errors="replace").strip().splitlines()[-1:]
+        because = f": {last[0]}" if last else ""
+        return _unsaid("SELF_TEST_FAILED", f"the self-test ended with status {status}{because}")
     message = json_format.Parse(lines[0], doctor_pb2.ProcessFacts())
     facts = facts_from_proto(message)
     if status < 0:

@@ -56,7 +56,7 @@ def print_findings(findings: Iterable[Finding]) -> None:
 def path_line(path: Path) -> str:
     """One path in one line, for progress."""
     if not path.pushes:
-        return f"{path.name}: {path.refused}"
+        return f"{path.name}: {path.failed or path.refused}"
     return f"{path.name}: {human_rate(path.rate_bytes_per_s)} by {', '.join(path.lanes)}"
 
 
@@ -86,7 +86,7 @@ def _path_row(found: Examination, path: Path) -> tuple[object, ...]:
         human_rate(path.rate_bytes_per_s) if path.pushes else "-",
         f"{path.latency_ms:.2f} ms" if path.pushes else "-",
         f"{path.rate_bytes_per_s / link:.0%}" if link and path.pushes else "-",
-        ", ".join(path.lanes) or path.refused,
+        ", ".join(path.lanes) or path.failed or path.refused,
     )
 
 

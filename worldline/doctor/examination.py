@@ -16,6 +16,7 @@ from worldline.doctor.memorycheck import check_memory, check_shared_memory
 from worldline.doctor.paircheck import check_pairs
 from worldline.doctor.skewcheck import check_fingerprints, check_skew
 from worldline.doctor.ucxcheck import check_ucx
+from worldline.doctor.ucxvariables import NET_DEVICES, TLS
 
 
 class Part(Enum):
@@ -99,6 +100,7 @@ def judge(found: Examination, parts: Collection[Part] = EVERYTHING) -> tuple[Fin
     if Part.LANES in parts:
         findings += check_paths(found.paths, (one for one in facts if one.service == MOVER))
         findings += (_unmeasured(path) for path in found.paths if path.refused)
+        findings += (_broken(path) for path in found.paths if path.failed)
     return sorted_findings(findings)
 
 
@@ -115,7 +117,7 @@ def _silent(process: Examined) -> Finding:
             process.subject,
             process.message,
             "a mover does not start here",
-            f"unset {process.field}" if process.field.startswith("UCX_") else "ucx_info -d",
+            _start_remedy(process),
             process.field,
         )
     return Finding(
@@ -129,6 +131,16 @@ def _silent(process: Examined) -> Finding:
     )
 
 
+def _start_remedy(process: Examined) -> str:
+    if process.reason.startswith("CUDA_"):
+        return "nvidia-smi    # the driver must be as new as the CUDA that torch was built for"
+    given = () if process.facts is None else process.facts.environment
+    named = sorted(name for name in given if name in (TLS, NET_DEVICES))
+    if process.field.startswith("UCX_"):
+        named = [process.field]
+    return f"unset {' '.join(named)}" if named else "ucx_info -d"
+
+
 def _unmeasured(path: Path) -> Finding:
     return Finding(
         Severity.INFO,
@@ -137,4 +149,15 @@ def _unmeasured(path: Path) -> Finding:
         f"not measured{', or less than was asked for' if path.pushes else ''}: {path.refused}",
         "a measurement never comes before a move",
         "worldline doctor --only lanes    # again, when fewer moves are under way",
+    )
+
+
+def _broken(path: Path) -> Finding:
+    return Finding(
+        Severity.ERROR,
+        "PATH_FAILED",
+        path.name,
+        f"not one push came through: {path.failed}",
+        "a move on it fails as this push did",
+        "worldline doctor --only processes,ucx    # and the log of the mover at each end",
     )

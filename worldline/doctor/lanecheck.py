@@ -41,6 +41,8 @@ class Path:
     lanes: tuple[str, ...] = ()
     pushes: tuple[Push, ...] = ()
     refused: str = ""
+    #: Why not, where it was tried and did not work: no lane, nobody there, out of time.
+    failed: str = ""
     source_device: str = ""
     target_device: str = ""
 
@@ -106,15 +108,22 @@ def _slow(path: Path, measured: list[Path]) -> Iterator[Finding]:
     ]
     if not peers or path.rate_bytes_per_s >= median(peers) * SLOW_PART:
         return
+    device = _device(path)
+    severity = Severity.WARNING
+    remedy = f"ethtool {device}    # speed, errors, drops of the link; tc -s qdisc: its shaping"
+    if not device:
+        # Through memory: whoever has the cores at the moment decides as much as the path does.
+        severity = Severity.INFO
+        remedy = "worldline doctor --only lanes    # again, idle; uptime, numastat -p, nvidia-smi"
     yield Finding(
-        Severity.WARNING,
+        severity,
         "LANE_SLOW",
         path.name,
         f"{', '.join(path.lanes)} carries {human_rate(path.rate_bytes_per_s)}, the paths like it "
         f"{human_rate(median(peers))}",
         "moves on it take that much longer, and admission, which measured it too, lets fewer pass",
-        f"ethtool {_device(path)}    # speed, errors, drops of the link; tc -s qdisc: its shaping",
-        _device(path),
+        remedy,
+        device,
     )
 
 
@@ -197,7 +206,7 @@ def link_bytes_per_s(path: Path, source: ProcessFacts, target: ProcessFacts) -> 
 
 def _device(path: Path) -> str:
     devices = [lane.partition("/")[2] for lane in path.lanes if is_network(lane)]
-    return devices[0] if devices else "lo"
+    return devices[0] if devices else ""
 
 
 def human_rate(rate_bytes_per_s: float) -> str:

@@ -42,8 +42,10 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 #: Of every build of UCX: one of these may be right for another node.
 _OTHERS = ("self", "tcp", "rdmacm", "sockcm", "gaudi_gdr", _ALL)
 _KNOWN = frozenset((*_ALIASES, *(each for names in _ALIASES.values() for each in names), *_OTHERS))
+#: What a mover says of bytes that no transport of UCX carries.
+_MOVERS_OWN = ("in-place", "staged")
 #: Transports whose devices UCX_NET_DEVICES does not choose.
-_NOT_NETWORK = frozenset(["self", *_SHARED_MEMORY, *_CUDA, *_ROCM, *_ZE, "gaudi_gdr"])
+_NOT_NETWORK = frozenset(["self", *_SHARED_MEMORY, *_CUDA, *_ROCM, *_ZE, "gaudi_gdr", *_MOVERS_OWN])
 #: Those that have their segments in /dev/shm.
 _IN_DEV_SHM = frozenset(["posix"])
 

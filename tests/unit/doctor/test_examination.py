@@ -42,7 +42,10 @@ FOUND = Examination(
         Examined(MOVER, "node-1", "node-1", "h:1", BAD, Offset(9e3, 1.0)),
         Examined(MOVER, "node-2", "node-2", "h:2", replace(OTHER, open_files_max=None)),
     ),
-    (Path("node-1", "node-2", refused="SENDER_BUSY: one move is under way"),),
+    (
+        Path("node-1", "node-2", refused="SENDER_BUSY: one move is under way"),
+        Path("node-2", "node-1", failed="TRANSFER_FAILED: no lane reaches the peer"),
+    ),
 )
 CODES = {
     Part.VERSIONS: {"VERSIONS_DIFFER"},
@@ -52,7 +55,7 @@ CODES = {
     Part.UCX: {"UCX_TLS_UNKNOWN"},
     Part.PROCESSES: {"PID_NAMESPACES_DIFFER"},
     Part.CLOCKS: {"CLOCK_OFF"},
-    Part.LANES: {"PATH_NOT_MEASURED"},
+    Part.LANES: {"PATH_NOT_MEASURED", "PATH_FAILED"},
 }
 
 
@@ -70,6 +73,13 @@ def test_everything_is_said_worst_first_and_once() -> None:
     assert severities == sorted(severities, reverse=True)
     assert len(findings) == len({*findings})
     assert judge(replace(FOUND, paths=FOUND.paths * 2)) == findings
+
+
+def test_a_path_on_which_nothing_comes_through_is_an_error() -> None:
+    busy, broken = (judge(replace(FOUND, paths=(one,)), {Part.LANES}) for one in FOUND.paths)
+    assert [one.severity for one in busy] == [Severity.INFO]
+    assert [one.severity for one in broken] == [Severity.ERROR]
+    assert "no lane reaches the peer" in broken[0].what
 
 
 def test_who_does_not_answer_is_a_finding() -> None:

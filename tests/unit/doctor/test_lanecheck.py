@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worldline.doctor.facts import MOVER, Gpu, Interface, ProcessFacts
+from worldline.doctor.finding import Severity
 from worldline.doctor.lanecheck import Path, Push, check_paths, human_rate, link_bytes_per_s
 
 MIB = 1 << 20
@@ -67,6 +68,13 @@ def test_a_path_far_below_those_like_it_is_slow() -> None:
     assert "tcp/eth0 carries 300.00 MB/s" in found.what
     assert "1.00 GB/s" in found.what
     assert found.field == "eth0"
+
+
+def test_a_path_through_memory_that_is_slow_is_worth_a_word_and_no_more() -> None:
+    paths = [path("a", "b", 1000, IN_PLACE), path("b", "a", 100, IN_PLACE)]
+    (found,) = check_paths(paths, ())
+    assert (found.code, found.severity, found.field) == ("LANE_SLOW", Severity.INFO, "")
+    assert "ethtool" not in found.remedy
 
 
 def test_only_paths_of_one_kind_are_compared() -> None:
