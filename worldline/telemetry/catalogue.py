@@ -159,7 +159,7 @@ WIRE_IO = Metric(
     "worldline.wire.io",
     Kind.COUNTER,
     "By",
-    "Bytes put on the wire, and taken off it",
+    "Bytes put on the wire, and taken off it, by pushes that ended well",
     ("mover",),
     (DIRECTION,),
 )

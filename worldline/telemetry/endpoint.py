@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterable
@@ -24,6 +25,8 @@ FIELD = "metrics_listen"
 _CONNECTIONS_MAX = 8
 #: A scraper that sends nothing, or does not read, is dropped after this.
 _SILENT_S = 5.0
+#: And one that does so a byte at a time after this: it would keep its place from others for good.
+_ANSWERED_S = 15.0
 _STOP_S = 1.0
 _POLL_S = 0.05
 
@@ -78,15 +81,18 @@ class _MetricsApp:
     def __call__(self, environ: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
         if environ.get("PATH_INFO") != PATH:
             return _say(respond, HTTPStatus.NOT_FOUND, f"metrics are at {PATH}\n")
-        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
-            return _say(respond, HTTPStatus.METHOD_NOT_ALLOWED, "GET it\n")
+        if environ.get("REQUEST_METHOD") != "GET":
+            return _say(respond, HTTPStatus.METHOD_NOT_ALLOWED, "GET it\n", ("Allow", "GET"))
         with self._lock:
             answer: Iterable[bytes] = self._app(environ, respond)
         return answer
 
 
-def _say(respond: StartResponse, status: HTTPStatus, text: str) -> list[bytes]:
-    respond(f"{status.value} {status.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
+def _say(
+    respond: StartResponse, status: HTTPStatus, text: str, *headers: tuple[str, str]
+) -> list[bytes]:
+    kind = ("Content-Type", "text/plain; charset=utf-8")
+    respond(f"{status.value} {status.phrase}", [kind, *headers])
     return [text.encode()]
 
 
@@ -126,13 +132,22 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        overdue = threading.Timer(_ANSWERED_S, _cut, (request,))
+        overdue.daemon = True
+        overdue.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            overdue.cancel()
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A scraper that went away in the middle is its own business."""
+
+
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended by itself
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _bound(listen: HostPort) -> _Server:

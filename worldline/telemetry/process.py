@@ -16,6 +16,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter
 
+from worldline.errors import InvalidInput
 from worldline.telemetry.catalogue import SPANS_DROPPED, Metric
 from worldline.telemetry.endpoint import MetricsEndpoint
 from worldline.telemetry.export import StoreExporter
@@ -108,7 +109,8 @@ def start(
     a collector is away.
 
     Raises:
-        InvalidInput, Unavailable: `metrics_listen` is no address, or cannot be bound.
+        InvalidInput: `metrics_listen` is no address, or an OTEL_ variable is refused.
+        Unavailable: `metrics_listen` cannot be bound.
     """
     configure_logs(service, log_format, log_level)
     # First: a port that is taken must leave nothing running.
@@ -118,11 +120,22 @@ def start(
     )
     # atexit hooks of the SDK would wait 30 s for a black-holed collector: shutdown is ours.
     tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-    pipelines = _pipelines(trace_store, span_exporters)
+    try:
+        pipelines = _pipelines(trace_store, span_exporters)
+        collectors = _collector_readers()
+    except Exception as error:  # of classes of the exporters' own: a variable that they refuse
+        if endpoint is not None:
+            endpoint.close()
+        raise InvalidInput(
+            f"the collector's settings are refused: {error}; set or unset the OTEL_ variable "
+            "that this is about",
+            reason="OTEL_INVALID",
+            field="OTEL_EXPORTER_OTLP",
+        ) from error
     for pipeline in pipelines:
         tracers.add_span_processor(pipeline)
     use_tracer(tracers.get_tracer("worldline"))
-    readers = [*metric_readers, *_collector_readers()]
+    readers = [*metric_readers, *collectors]
     if endpoint is not None:
         readers.append(endpoint.reader)
     meters = None

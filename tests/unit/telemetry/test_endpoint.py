@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from worldline.errors import InvalidInput, Unavailable
 from worldline.hostport import listened
-from worldline.telemetry import Telemetry, catalogue, instruments, start
+from worldline.telemetry import Telemetry, catalogue, endpoint, instruments, start
 
 #: Longer than a loaded machine takes for one answer.
 _PATIENT_S = 30
@@ -70,8 +70,9 @@ def test_every_scrape_is_of_its_moment(telemetry: Telemetry) -> None:
 def test_other_paths_and_methods_are_told_where_to_go(telemetry: Telemetry) -> None:
     response, text = ask(telemetry.metrics_address, "/")
     assert (response.status, text) == (404, "metrics are at /metrics\n")
-    response, _ = ask(telemetry.metrics_address, method="POST")
-    assert response.status == 405
+    for method in ("POST", "HEAD", "OPTIONS"):
+        response, _ = ask(telemetry.metrics_address, method=method)
+        assert (response.status, response.headers["Allow"]) == (405, "GET")
 
 
 def test_it_serves_over_ipv6_too() -> None:
@@ -102,12 +103,12 @@ def test_a_taken_port_is_refused_naming_it() -> None:
 def test_after_the_shutdown_the_port_is_given_back() -> None:
     started = start("test", metrics_listen="127.0.0.1:0")
     ask(started.metrics_address)
-    endpoint = started._endpoint
-    assert endpoint is not None
+    bound = started._endpoint
+    assert bound is not None
     assert started.shutdown(_PATIENT_S)
-    assert endpoint._server.socket.fileno() == -1
-    assert not endpoint._thread.is_alive()
-    endpoint.close()  # a second one does nothing
+    assert bound._server.socket.fileno() == -1
+    assert not bound._thread.is_alive()
+    bound.close()  # a second one does nothing
 
 
 def test_a_silent_scraper_keeps_nobody_from_scraping_or_from_ending() -> None:
@@ -129,6 +130,36 @@ def test_more_scrapers_than_there_is_room_for_are_hung_up_on() -> None:
         for each in idle:
             each.close()
         started.shutdown()
+
+
+def test_a_request_that_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_ANSWERED_S", 0.1)
+    monkeypatch.setattr(endpoint._Handler, "timeout", 2 * _PATIENT_S)
+    started = start("test", metrics_listen="127.0.0.1:0")
+    try:
+        with socket.create_connection(parts(started.metrics_address), _PATIENT_S) as dripping:
+            dripping.sendall(b"GET /met")
+            assert dripping.recv(1) == b""
+    finally:
+        started.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("OTEL_METRIC_EXPORT_INTERVAL", "0"), ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd")],
+)
+def test_a_collectors_setting_that_is_refused_is_one_error_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv(variable, value)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(InvalidInput) as caught:
+        start("test", metrics_listen=address)
+    assert caught.value.reason == "OTEL_INVALID"
+    # The port is free again.
+    socket.create_server(parts(address)).close()
 
 
 def test_it_works_beside_another_reader() -> None:
