@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -36,15 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status = asyncio.run(ask(given.address, given.service, given.timeout))
     except WorldlineError as error:
-        sys.stderr.write(f"worldline-health: {given.address}: {error.reason}: {error.message}\n")
+        said = error.message.removeprefix(f"{error.reason}: ") or f"it has no {given.service}"
+        sys.stderr.write(f"worldline-health: {given.address}: {error.reason}: {said}\n")
         sys.exit(_exit_status(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    if given.as_json:
-        answer = {"address": given.address, "service": given.service, "status": status}
-        sys.stdout.write(json.dumps(answer) + "\n")
-    else:
-        sys.stdout.write(f"{status}\n")
+    answer = {"address": given.address, "service": given.service, "status": status}
+    try:
+        print(json.dumps(answer) if given.as_json else status, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is left to be flushed at the end
+        sys.stderr.write(f"worldline-health: OUTPUT_FAILED: {error}\n")
+        sys.exit(1)
     sys.exit(0 if status == "SERVING" else 1)
 
 
@@ -57,9 +61,12 @@ async def ask(address: str, service: str, timeout_s: float) -> str:
         WorldlineError: NOT_FOUND, the process has no such service.
     """
     dialled(address, "address")
+    try:
+        request = health_pb2.HealthCheckRequest(service=service)
+    except ValueError:  # bytes of the command line that are no UTF-8
+        raise InvalidInput(f"no service is called {service!r}", field="service") from None
     async with open_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        request = health_pb2.HealthCheckRequest(service=service)
         response = await call(stub.Check, request, timeout_s=timeout_s)
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +17,8 @@ from worldline.cli.health import main
 from worldline.rpc.server import GrpcServer
 
 NAME = "worldline.v1.MoverService"
+#: A file that takes nothing.
+FULL = "/dev/full"
 
 
 @pytest_asyncio.fixture
@@ -28,14 +31,16 @@ async def server() -> AsyncIterator[GrpcServer]:
     await serving.stop(0)
 
 
-async def _run(*arguments: str) -> tuple[int, str, str]:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "worldline.cli.health", *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    async with asyncio.timeout(60):
-        out, err = await child.communicate()
-    return child.returncode or 0, out.decode(), err.decode()
+async def _run(*arguments: str, out: str = "") -> tuple[int, str, str]:
+    """Status, output (empty where it goes to the file `out`) and errors."""
+    with open(out or os.devnull, "wb") as file:  # noqa: ASYNC230 - a device
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "worldline.cli.health", *arguments,
+            stdout=file if out else asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        async with asyncio.timeout(60):
+            said, err = await child.communicate()
+    return child.returncode or 0, (said or b"").decode(), err.decode()
 
 
 async def test_who_serves_is_0_and_says_so(server: GrpcServer) -> None:
@@ -54,8 +59,21 @@ async def test_who_says_no_is_1(server: GrpcServer) -> None:
 async def test_an_unknown_service_is_4(server: GrpcServer) -> None:
     status, out, err = await _run(server.address, "--service", "worldline.v1.No", "--timeout", "60")
     assert (status, out) == (4, "")
-    assert "NOT_FOUND" in err
+    assert err.endswith("NOT_FOUND: it has no worldline.v1.No\n")
     assert server.address in err
+
+
+async def test_what_cannot_be_written_is_one_line(server: GrpcServer) -> None:
+    status, _, err = await _run(server.address, "--timeout", "60", out=FULL)
+    assert status == 1
+    assert err.startswith("worldline-health: OUTPUT_FAILED: ")
+    assert err.count("\n") == 1
+
+
+async def test_a_name_that_is_no_text_is_2(server: GrpcServer) -> None:
+    status, _, err = await _run(server.address, "--service", "\udcff")
+    assert status == 2
+    assert err.count("\n") == 1
 
 
 async def test_nobody_there_is_5_at_once() -> None:
