@@ -14,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 DISK_MIN_GB=8
-readonly IMAGE=worldline:cpu BASE=worldline-base:bookworm
+readonly IMAGE=worldline:cpu BASE=worldline-base:bookworm PROBE=worldline-probe-$$
 work=$(mktemp -d "${TMPDIR:-/tmp}/worldline-engine.XXXXXX")
 engine_pid=""
 
@@ -44,6 +44,9 @@ cleanup() {
       sleep 0.3
     done
     kill -9 "$engine_pid" 2>/dev/null || true
+  fi
+  if [ -z "$engine_pid" ] && command -v docker >/dev/null; then
+    timeout 20 docker network rm "$PROBE" >/dev/null 2>&1 || true
   fi
   rm -rf "$work" 2>/dev/null || say "could not remove all of $work"
   exit "$status"
@@ -140,9 +143,10 @@ make_base() {
 }
 
 can_run() {
-  docker network create --subnet 172.30.76.0/24 worldline-probe || return
-  docker run --rm --network worldline-probe "$BASE" true || return
-  docker network rm worldline-probe || return
+  # Of an engine that was here before: nothing of the try stays, whatever comes of it.
+  docker network create --subnet 172.30.76.0/24 "$PROBE" || return
+  docker run --rm --network "$PROBE" "$BASE" true || return
+  docker network rm "$PROBE" || return
   unshare --net tc qdisc add dev lo root tbf rate 1mbit burst 32kb latency 400ms
 }
 
@@ -155,7 +159,7 @@ if ! have_engine; then
 fi
 
 export -f make_base copy_base bootstrap_base can_run
-export work BASE
+export work BASE PROBE
 # Both wait for the network most of the time.
 limited wheelhouse 600 make wheelhouse VARIANT=cpu &
 wheels=$!

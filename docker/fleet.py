@@ -210,15 +210,30 @@ def compose_command() -> tuple[str, ...]:
     )
 
 
+#: Of the network that is looked for, and of the widest that it must not lie in.
+_MASK, _NETWORK_MASK = 0xFFFFFF00, 0xFFFF0000
+
+
 def free_net() -> str:
-    """The first three numbers of a /24 that no route of this machine leads to."""
+    """The first three numbers of a /24 that no route of this machine leads to.
+
+    A route to all of a private range, as of a VPN, is no network of this machine's.
+    """
     taken = _ROUTES.read_text() if _ROUTES.exists() else ""
-    # Destinations as the kernel prints them: hexadecimal, the last byte first.
-    destinations = {line.split()[1] for line in taken.splitlines()[1:] if line.split()}
+    rows = [line.split() for line in taken.splitlines()[1:] if line.split()]
+    # As the kernel prints them: hexadecimal, the last byte first.
+    routes = [(int(_turned(row[1]), 16), int(_turned(row[7]), 16)) for row in rows]
     for third in range(_NET_FIRST, 256):
-        if f"00{third:02X}1EAC" not in destinations:
+        first = int.from_bytes((172, 30, third, 0))
+        if not any(
+            mask >= _NETWORK_MASK and not (first ^ at) & mask & _MASK for at, mask in routes
+        ):
             return f"172.30.{third}"
     raise Unavailable("every network of 172.30.77.0 to 172.30.255.0 is taken", reason="NO_NETWORK")
+
+
+def _turned(word: str) -> str:
+    return bytes.fromhex(word)[::-1].hex()
 
 
 def _free_port() -> int:
