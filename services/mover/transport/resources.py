@@ -31,7 +31,7 @@ def lanes_here() -> tuple[str, ...]:
         context: Any = ucx_api.UCXContext(dict(EVERYTHING), (ucx_api.Feature.TAG,))
     except (ucx_api.UCXError, OSError, RuntimeError) as error:
         raise Unavailable(
-            f"UCX does not work here: {error}; it names the variable at fault in the lines above",
+            f"UCX does not work here: {error}; its log names the variable at fault",
             reason="TRANSPORT_UNUSABLE",
         ) from error
     return parse_resources(context.info)
