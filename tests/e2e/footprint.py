@@ -1,7 +1,8 @@
 """Footprint: what processes hold, sampled over many moves, and whether it grows.
 
-Counts must not grow at all; memory, of which allocators keep what they like, must not grow by
-anything that depends on the number of moves.
+Nothing may grow with the number of moves. What an allocator or the kernel may do once at any
+time (a heap that splits is a mapping more) is the slack that a test names; memory, of which
+allocators keep what they like, has its own.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ MOVES = 200
 SAMPLE_EVERY = 10
 #: A move that kept as little as 64 KiB, a hundred-and-fiftieth of its state, would exceed it.
 MEMORY_SLACK_BYTES = 8 * MEBIBYTE
+#: Between the samples compared lie 130 moves: one kept in twenty would exceed the mappings'.
+MOVER_SLACK = {"threads": 2, "descriptors": 4, "mappings": 6}
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -53,7 +55,7 @@ async def test_two_hundred_moves_between_movers_hold_no_more_than_twenty(tmp_pat
         assert last["endpoints"] == last["requests_outstanding"] == last["landings"] == 0
         assert last["endpoints_parked"] <= 2
         assert last["registrations"] == 2, "one a slot"
-        assert growth(found, MEMORY_SLACK_BYTES, {"threads": 2, "descriptors": 4}) == []
+        assert growth(found, MEMORY_SLACK_BYTES, MOVER_SLACK) == []
 
 
 @pytest.mark.asyncio(loop_scope="session")
