@@ -41,7 +41,7 @@ def play(world: CausalWorld, blocks: int, seed: int) -> tuple[list[int], list[fl
         action = Action(index, keyboard=index % 16, mouse_dx=(index % 5 - 2) / 2)
         synchronize(device)
         begun_s = time.perf_counter()
-        for _ in world.block(state, action):
+        for _ in world.block(state, action, world.denoising_steps):
             pass
         synchronize(device)
         times_ms.append((time.perf_counter() - begun_s) * 1e3)

@@ -113,7 +113,7 @@ class Session:
         self.apply(ev.Dispatched(), now)
         memory = self.open_memory()
         memory.changing()
-        self.run = self.model.block(memory.state, action)
+        self.run = self.model.block(memory.state, action, self.model.denoising_steps)
         self.spent_ms = 0.0
         return self.run
 

@@ -78,11 +78,11 @@ class WorldModel(Protocol):
 
     @property
     def quanta_per_block(self) -> int:
-        """Model passes in a block, for the schedule and the measured profile."""
+        """Model passes in a block of full quality; each step that is left out is one less."""
 
     @property
     def denoising_steps(self) -> int:
-        """Steps behind every block, held against the contract's quality floor."""
+        """Steps behind a block of full quality: the top of the ladder whose bottom is 1."""
 
     def warm(self) -> None:
         """Pay on private memory what the first block costs once in a process."""
@@ -97,15 +97,38 @@ class WorldModel(Protocol):
     def initialise(self, state: StateTree, seed: int) -> None:
         """Write the state of a fresh session into `state`, every byte of it."""
 
-    def block(self, state: StateTree, action: Action) -> Generator[None, None, Frames]:
+    def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
         """Generate one block in place; `yield` after every quantum but the last.
 
-        Between yields the engine may run other sessions. It never freezes, moves or digests a
-        state between the first quantum of a block and its return.
+        `steps`, from 1 to `denoising_steps`, is the quality of this block alone: fewer are
+        faster, and what they write into the state is what later blocks go on from. Only a
+        contract that allows it makes the engine ask for fewer. Between yields the engine may run
+        other sessions. It never freezes, moves or digests a state between the first quantum of a
+        block and its return.
 
         Raises:
-            InvalidInput: the state is not one that this model wrote; `leaf` says where.
+            InvalidInput: the state is not one that this model wrote, `leaf` says where; or
+                `steps` is out of range (`check_steps`).
         """
+
+
+def quanta_of(model: WorldModel, steps: int) -> int:
+    """Quanta of a block of `steps`: one fewer for each step left out, never less than one."""
+    return max(1, model.quanta_per_block - (model.denoising_steps - steps))
+
+
+def check_steps(steps: int, denoising_steps: int) -> None:
+    """The ladder's bounds.
+
+    Raises:
+        InvalidInput: `steps` is below 1 or above the model's own.
+    """
+    if not 1 <= steps <= denoising_steps:
+        raise InvalidInput(
+            f"a block of {steps} denoising steps is asked for: this model has 1 to "
+            f"{denoising_steps}",
+            field="steps",
+        )
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from worldline.state.tree import materialize, plan
 
 
 class CausalWorld:
-    """A `WorldModel`: three denoising quanta, then a context pass at noise level 0.
+    """A `WorldModel`: a quantum for each denoising step, then a context pass at noise level 0.
 
     Computes in float32; the caches are bfloat16. Holds weights only.
     """
@@ -53,7 +53,7 @@ class CausalWorld:
         buffer = torch.zeros(layout.extent_bytes, dtype=torch.uint8, device=self._device)
         state = cast(StateTree, materialize(layout, buffer))
         self.initialise(state, seed=0)
-        for _ in self.block(state, Action(0)):
+        for _ in self.block(state, Action(0), self.denoising_steps):
             pass
 
     def state_spec(self) -> StateTree:
@@ -64,9 +64,14 @@ class CausalWorld:
         """Empty caches, and a first frame drawn from `seed`."""
         initialise(state, seed)
 
-    def block(self, state: StateTree, action: Action) -> Generator[None, None, Frames]:
-        """See `WorldModel.block`. Denoises with fresh noise between quanta (self-forcing)."""
+    def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
+        """See `WorldModel.block`. Denoises with fresh noise between quanta (self-forcing).
+
+        Fewer steps go through the levels that `WorldConfig.sigmas_of` says; the context pass
+        always runs, so that the cache is one of clean latents whatever the quality.
+        """
         config = self.config
+        sigmas = config.sigmas_of(steps)
         expect_block(state, action)
         with torch.no_grad():
             noise = SessionNoise(state["noise"]["generator"])
@@ -75,7 +80,7 @@ class CausalWorld:
             inputs = prepare(self.weights, state["first_frame"], embedding, frame_start)
             shape = (config.frames_per_block * config.tokens_per_frame, config.latent_channels)
             latents = noise.normal(shape)
-        for index, sigma in enumerate(config.sigmas):
+        for index, sigma in enumerate(sigmas):
             with torch.no_grad():
                 if index > 0:
                     latents = (1.0 - sigma) * latents + sigma * noise.normal(shape)

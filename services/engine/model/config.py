@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.engine.world import check_steps
 from worldline.errors import InvalidInput
 
 
@@ -62,6 +63,19 @@ class WorldConfig:
     def quanta_per_block(self) -> int:
         """Model passes of a block: the denoising steps and the context pass."""
         return len(self.sigmas) + 1
+
+    def sigmas_of(self, steps: int) -> tuple[float, ...]:
+        """Noise levels of a block of `steps`: evenly spaced in `sigmas`, both ends kept.
+
+        One step starts at pure noise, as every block does. Of three levels two steps leave out
+        the middle one.
+
+        Raises:
+            InvalidInput: `steps` is not from 1 to the number of levels.
+        """
+        check_steps(steps, len(self.sigmas))
+        last = len(self.sigmas) - 1
+        return tuple(self.sigmas[index * last // max(1, steps - 1)] for index in range(steps))
 
     @property
     def video_frames_per_block(self) -> int:

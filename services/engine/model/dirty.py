@@ -18,7 +18,7 @@ from services.engine.model.config import WorldConfig
 from services.engine.model.noise import SessionNoise
 from services.engine.model.state import state_spec
 from services.engine.model.window import Cache, claim
-from services.engine.world import NO_FRAMES, Action, Frames, StateTree
+from services.engine.world import NO_FRAMES, Action, Frames, StateTree, check_steps
 
 
 class DirtyWorld:
@@ -34,7 +34,7 @@ class DirtyWorld:
 
     @property
     def quanta_per_block(self) -> int:
-        """One: there is nothing to denoise."""
+        """One, whatever the steps: there is nothing to denoise."""
         return 1
 
     @property
@@ -53,8 +53,9 @@ class DirtyWorld:
         """The same first state as the computing world's."""
         initialise(state, seed)
 
-    def block(self, state: StateTree, action: Action) -> Generator[None, None, Frames]:
-        """Rewrite the window for one block; shows no frames. The action changes nothing."""
+    def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
+        """Rewrite the window for one block; shows no frames. Action and steps change nothing."""
+        check_steps(steps, self.denoising_steps)
         expect_block(state, action)
         yield from ()
         noise = SessionNoise(state["noise"]["generator"])

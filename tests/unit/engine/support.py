@@ -56,9 +56,9 @@ class PrivateState:
         self.tree = cast(StateTree, materialize(self.layout, self.buffer))
         model.initialise(self.tree, seed)
 
-    def block(self, action: Action) -> Frames:
-        """Run one block to its end."""
-        return run_block(self.model, self.tree, action)
+    def block(self, action: Action, steps: int | None = None) -> Frames:
+        """Run one block to its end; of full quality unless `steps` says."""
+        return run_block(self.model, self.tree, action, steps)
 
     def digest(self) -> int:
         """Whole digest of bytes and scalars."""
@@ -75,8 +75,10 @@ class PrivateState:
         return twin
 
 
-def run_block(model: WorldModel, state: StateTree, action: Action) -> Frames:
-    run = model.block(state, action)
+def run_block(
+    model: WorldModel, state: StateTree, action: Action, steps: int | None = None
+) -> Frames:
+    run = model.block(state, action, model.denoising_steps if steps is None else steps)
     while True:
         try:
             next(run)

@@ -54,8 +54,8 @@ def test_sessions_of_one_model_do_not_meet(model, warm: PrivateState) -> None:
     session, other = warm.copy(), PrivateState(model, seed=99)
     together = []
     for block in range(2):
-        mine = model.block(session.tree, script(WARM_BLOCKS + block))
-        theirs = model.block(other.tree, script(block))
+        mine = model.block(session.tree, script(WARM_BLOCKS + block), model.denoising_steps)
+        theirs = model.block(other.tree, script(block), model.denoising_steps)
         for _ in zip_longest(mine, theirs):
             pass
         together.append(session.digest())
@@ -65,7 +65,7 @@ def test_sessions_of_one_model_do_not_meet(model, warm: PrivateState) -> None:
 def test_global_random_state_and_grad_mode_are_left_alone(warm: PrivateState) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    run = warm.model.block(warm.copy().tree, script(WARM_BLOCKS))
+    run = warm.model.block(warm.copy().tree, script(WARM_BLOCKS), warm.model.denoising_steps)
     for _ in run:
         assert torch.is_grad_enabled()
     assert torch.equal(before, torch.get_rng_state())
