@@ -34,6 +34,7 @@ class RejectReason(IntEnum):
     VERIFIER_BUSY = 14
     SAVES_TOO_LITTLE = 15
     RELEARNING = 16
+    QUANTUM_UNMEASURED = 17
     NOT_DETERMINISTIC = 20
 
 
