@@ -4,7 +4,7 @@ To add a model, write a class with the members of `WorldModel` and name it in
 `services/engine/model/factory.py`. The engine owns the memory: it allocates what `state_spec`
 describes in a slot and hands the model a tree of views. The model object itself holds weights
 and nothing else, so one object serves every session of its preset. A model that must own the
-memory has the members of `OwnsState` too.
+memory has the members of `OwnsState` too, one whose sessions branch those of `SplitsNoise`.
 """
 
 from __future__ import annotations
@@ -152,3 +152,18 @@ class OwnsState(Protocol):
 
     def take_back(self, state: StateTree) -> None:
         """The session is gone, and nobody uses its tree any more. Another thread than `lend`'s."""
+
+
+@runtime_checkable
+class SplitsNoise(Protocol):
+    """Beside `WorldModel`, for a model whose sessions may branch, each with noise of its own.
+
+    A session of any other model is only forked with its parent's noise.
+    """
+
+    def split(self, state: StateTree, branch: int) -> None:
+        """Give `state`, a copy of its parent's, the noise of the branch of this number.
+
+        A pure function of the two, so that a fork can be replayed; nothing but the generator's
+        leaves may change, and no two numbers may lead to the same noise.
+        """

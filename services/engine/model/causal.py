@@ -11,7 +11,7 @@ from torch import Tensor
 from services.engine.model.actions import embed_action
 from services.engine.model.config import WorldConfig
 from services.engine.model.decoder import decode
-from services.engine.model.noise import SessionNoise, seed_noise
+from services.engine.model.noise import SessionNoise, seed_noise, split_noise
 from services.engine.model.state import CACHE_KEYS, state_spec
 from services.engine.model.transformer import BlockInputs, predict, prepare
 from services.engine.model.weights import Weights
@@ -63,6 +63,10 @@ class CausalWorld:
     def initialise(self, state: StateTree, seed: int) -> None:
         """Empty caches, and a first frame drawn from `seed`."""
         initialise(state, seed)
+
+    def split(self, state: StateTree, branch: int) -> None:
+        """See `SplitsNoise.split`."""
+        split_noise(state["noise"]["generator"], branch)
 
     def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
         """See `WorldModel.block`. Denoises with fresh noise between quanta (self-forcing).

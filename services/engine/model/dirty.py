@@ -15,7 +15,7 @@ from torch import Tensor
 
 from services.engine.model.causal import expect_block, initialise
 from services.engine.model.config import WorldConfig
-from services.engine.model.noise import SessionNoise
+from services.engine.model.noise import SessionNoise, split_noise
 from services.engine.model.state import state_spec
 from services.engine.model.window import Cache, claim
 from services.engine.world import NO_FRAMES, Action, Frames, StateTree, check_steps
@@ -52,6 +52,10 @@ class DirtyWorld:
     def initialise(self, state: StateTree, seed: int) -> None:
         """The same first state as the computing world's."""
         initialise(state, seed)
+
+    def split(self, state: StateTree, branch: int) -> None:
+        """See `SplitsNoise.split`."""
+        split_noise(state["noise"]["generator"], branch)
 
     def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
         """Rewrite the window for one block; shows no frames. Action and steps change nothing."""
