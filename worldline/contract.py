@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from worldline.errors import InvalidInput
-from worldline.fields import enum_member, non_negative, positive, whole
+from worldline.fields import enum_member, identifier, non_negative, positive, whole
 from worldline.v1 import contract_pb2
 
 #: One day. A longer horizon is a bulk copy and needs no deadline; and durations stay small
@@ -19,6 +19,8 @@ HORIZON_MS_MAX = 86_400_000.0
 HORIZON_MS_MIN = 1e-6
 #: Far above any sampler in use; keeps a garbled request from asking for ever.
 QUALITY_FLOOR_STEPS_MAX = 1_000
+#: An hour of blocks at any rate in use; more is no limit, which 0 says.
+DEGRADED_CONSECUTIVE_MAX = 100_000
 
 
 class ServiceClass(IntEnum):
@@ -57,9 +59,19 @@ class Contract:
     """What a session was promised.
 
     `horizon_ms` is the longest stall a client may see in a move; `period_ms` the release period
-    of blocks, 0 where the client paces the world; `quality_floor_steps` the fewest denoising
-    steps a block may be generated with. `tier_drop_allowed` lets a T0 session continue at T1
-    where no node has an equal fingerprint, and means nothing at any other tier.
+    of blocks, 0 where the client paces the world. `tier_drop_allowed` lets a T0 session continue
+    at T1 where no node has an equal fingerprint, and means nothing at any other tier.
+
+    `quality_floor_steps` is how far a block may be degraded when its period leaves too little
+    time: to that many denoising steps and no fewer. 0, the default, allows none: every block has
+    the model's full quality, however late. Without a period no block is late, and none is ever
+    degraded. A world that tracks a reference drifts from it while it is degraded (paper, appendix
+    D): `degraded_consecutive_max` is how many blocks in a row may be, after which one has full
+    quality whatever it costs; 0 is no limit. (It is the (1, n+1)-firm case of Hamdaoui and
+    Ramanathan, 1995: of any n+1 consecutive blocks at least one is whole.)
+
+    `cohort` names C2b sessions that advance together: on one engine none of them begins its next
+    block before all have ended this one. Empty is a cohort of its own.
 
     Raises:
         InvalidInput: a value out of range or a combination that contradicts itself; `field` is
@@ -69,10 +81,12 @@ class Contract:
     service_class: ServiceClass
     horizon_ms: float
     period_ms: float = 0.0
-    quality_floor_steps: int = 1
+    quality_floor_steps: int = 0
     determinism_tier: DeterminismTier = DeterminismTier.T0_BITWISE
     decode_tier: DecodeTier = DecodeTier.FULL
     tier_drop_allowed: bool = False
+    degraded_consecutive_max: int = 0
+    cohort: str = ""
 
     def __post_init__(self) -> None:
         horizon_ms = positive(
@@ -96,12 +110,19 @@ class Contract:
         whole(
             self.quality_floor_steps,
             "contract.quality_floor_steps",
-            at_least=1,
             at_most=QUALITY_FLOOR_STEPS_MAX,
         )
+        whole(
+            self.degraded_consecutive_max,
+            "contract.degraded_consecutive_max",
+            at_most=DEGRADED_CONSECUTIVE_MAX,
+        )
+        if self.cohort:
+            identifier(self.cohort, "contract.cohort")
+        self._check_replay()
         self._check_coherence()
 
-    def _check_coherence(self) -> None:
+    def _check_replay(self) -> None:
         if (
             self.service_class is ServiceClass.C4_REPLAY
             and self.determinism_tier is DeterminismTier.T2_STATISTICAL
@@ -111,10 +132,29 @@ class Contract:
                 "ask for T0 or T1, or for another class",
                 field="contract.determinism_tier",
             )
+        if self.service_class is ServiceClass.C4_REPLAY and self.quality_floor_steps > 0:
+            raise InvalidInput(
+                "a C4 replay is not degraded, it would replay another run; leave out the quality "
+                "floor, or ask for another class",
+                field="contract.quality_floor_steps",
+            )
+
+    def _check_coherence(self) -> None:
         if self.tier_drop_allowed and self.determinism_tier is not DeterminismTier.T0_BITWISE:
             raise InvalidInput(
                 f"only a T0 session can drop a tier; this one is at {self.determinism_tier.name}",
                 field="contract.tier_drop_allowed",
+            )
+        if self.degraded_consecutive_max > 0 and self.quality_floor_steps == 0:
+            raise InvalidInput(
+                f"at most {self.degraded_consecutive_max} degraded blocks in a row are allowed, "
+                "but without a quality floor no block is; set quality_floor_steps too",
+                field="contract.degraded_consecutive_max",
+            )
+        if self.cohort and self.service_class is not ServiceClass.C2B_COHORT:
+            raise InvalidInput(
+                f"only C2b sessions advance as a cohort; this one is {self.service_class.name}",
+                field="contract.cohort",
             )
 
 
@@ -134,6 +174,8 @@ def contract_from_proto(message: contract_pb2.Contract) -> Contract:
         ),
         decode_tier=enum_member(DecodeTier, message.decode_tier, "contract.decode_tier"),
         tier_drop_allowed=message.tier_drop_allowed,
+        degraded_consecutive_max=message.degraded_consecutive_max,
+        cohort=message.cohort,
     )
 
 
@@ -147,4 +189,6 @@ def contract_to_proto(contract: Contract) -> contract_pb2.Contract:
         determinism_tier=contract_pb2.DeterminismTier.Name(contract.determinism_tier),
         decode_tier=contract_pb2.DecodeTier.Name(contract.decode_tier),
         tier_drop_allowed=contract.tier_drop_allowed,
+        degraded_consecutive_max=contract.degraded_consecutive_max,
+        cohort=contract.cohort,
     )

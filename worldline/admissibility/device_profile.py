@@ -23,18 +23,21 @@ class ShapeProfile:
     """The measured quantum of one request shape, on one device as it is placed.
 
     Cost follows the shape's conditioning window (85.8 ms interactive, 93.3 ms bulk; section 3.1)
-    and the device's NUMA node (section 6.6). A block is one quantum for each denoising step and
-    `context_quanta` of equal cost for the context's keys and values.
+    and the device's NUMA node (section 6.6). A block is one quantum for each denoising step, all
+    `denoising_steps` of them at full quality, and `context_quanta` of equal cost for the context's
+    keys and values.
 
     Raises:
         InvalidInput: a value out of range; `field` is its name.
     """
 
     quantum_ms: float
+    denoising_steps: int
     context_quanta: int = 1
 
     def __post_init__(self) -> None:
         check_duration_ms(self.quantum_ms, "quantum_ms")
+        whole(self.denoising_steps, "denoising_steps", at_least=1, at_most=QUALITY_FLOOR_STEPS_MAX)
         whole(self.context_quanta, "context_quanta", at_most=QUALITY_FLOOR_STEPS_MAX)
 
     def block_ms(self, steps: int) -> float:

@@ -44,7 +44,8 @@ class SessionDemand:
 class SessionFit:
     """Session admission read on one candidate, one device and the sessions that it has.
 
-    `block_ms` and `utilization_wanted` hold for every session at its quality floor.
+    `block_ms`, of `steps`, and `utilization_wanted` hold for every session at its quality floor:
+    at full quality where the contract names none.
 
     Raises:
         InvalidInput: a session with a period whose shape was not measured on the device.
@@ -112,11 +113,11 @@ class SessionFit:
             "utilization_max": self.utilization_max,
         }
         if self.candidate.has_period:
-            steps = self.candidate.contract.quality_floor_steps
+            steps = self._steps(self.candidate)
             numbers |= {
                 "period_ms": self.candidate.contract.period_ms,
                 "quantum_ms": self.device.shape(self.candidate.shape).quantum_ms,
-                "quality_floor_steps": float(steps),
+                "steps": float(steps),
                 "block_ms": self.device.shape(self.candidate.shape).block_ms(steps),
             }
         return numbers
@@ -135,5 +136,10 @@ class SessionFit:
         return shares + max(quanta_ms, default=0.0) / period_ms
 
     def _share(self, session: SessionDemand) -> float:
-        steps = session.contract.quality_floor_steps
+        steps = self._steps(session)
         return self.device.shape(session.shape).block_ms(steps) / session.contract.period_ms
+
+    def _steps(self, session: SessionDemand) -> int:
+        """Steps of a block at the session's floor; all of them where it may not be degraded."""
+        shape = self.device.shape(session.shape)
+        return session.contract.quality_floor_steps or shape.denoising_steps

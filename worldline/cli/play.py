@@ -31,7 +31,16 @@ def open_session(
     ] = "c1",
     horizon_ms: Annotated[float, typer.Option(help="Longest stall in a move.")] = 5_000.0,
     period_ms: Annotated[float, typer.Option(help="Block period; 0: the client paces.")] = 0.0,
-    floor: Annotated[int, typer.Option(help="Fewest denoising steps.")] = 1,
+    floor: Annotated[
+        int,
+        typer.Option(help="Fewest denoising steps of a block that is late; 0: never fewer."),
+    ] = 0,
+    degraded_max: Annotated[
+        int, typer.Option(help="Most degraded blocks in a row, with --floor; 0: no limit.")
+    ] = 0,
+    cohort: Annotated[
+        str, typer.Option(help="Class c2b: sessions of this name advance block by block.")
+    ] = "",
     tier: Annotated[str, typer.Option(help=f"Determinism: {', '.join(_TIERS)}.")] = "t0",
     decode: Annotated[str, typer.Option(help=f"Decoding: {', '.join(_DECODES)}.")] = "full",
     drop_allowed: Annotated[
@@ -51,6 +60,8 @@ def open_session(
             determinism_tier=_chosen(tier, _TIERS, "contract.determinism_tier"),
             decode_tier=_chosen(decode, _DECODES, "contract.decode_tier"),
             tier_drop_allowed=drop_allowed,
+            degraded_consecutive_max=degraded_max,
+            cohort=cohort,
         )
         async with connected(placement) as client:
             session = await client.open(preset, seed=seed, contract=contract, node=node)

@@ -21,9 +21,9 @@ RESIDENT_BYTES = 5_320_000_000
 #: Section 3.1: "quantum cost tracks the request's conditioning window (85.8 vs 93.3 ms for
 #: interactive- vs bulk-shaped requests)"; "four uniform quanta of 93.9 ms p50".
 SHAPES = {
-    "interactive": ShapeProfile(85.8),
-    "bulk": ShapeProfile(93.3),
-    "solo": ShapeProfile(93.9),
+    "interactive": ShapeProfile(85.8, 3),
+    "bulk": ShapeProfile(93.3, 3),
+    "solo": ShapeProfile(93.9, 3),
 }
 
 
@@ -68,8 +68,8 @@ def test_placement_alone_turns_a_feasible_contract_infeasible() -> None:
     # Section 6.6: "runs every forward at ~202 instead of ~152 ms ... enough to turn an
     # otherwise-feasible 600 ms contract into a ~90% miss rate"; at the 2-step floor.
     session = _session("forward", period_ms=600.0, steps=2)
-    right = DeviceProfile(10**11, 0.0, {"forward": ShapeProfile(152.0)})
-    wrong = DeviceProfile(10**11, 0.0, {"forward": ShapeProfile(202.0)})
+    right = DeviceProfile(10**11, 0.0, {"forward": ShapeProfile(152.0, 3)})
+    wrong = DeviceProfile(10**11, 0.0, {"forward": ShapeProfile(202.0, 3)})
     assert SessionFit(session, (), right).reason is None
     assert SessionFit(session, (), wrong).reason is RejectReason.DEVICE_OVERCOMMITTED
 
@@ -78,6 +78,18 @@ def test_admission_is_at_the_quality_floor() -> None:
     device = _device(0.2)
     assert SessionFit(_session(steps=2), (), device).reason is None
     assert SessionFit(_session(steps=3), (), device).reason is RejectReason.DEVICE_OVERCOMMITTED
+
+
+def test_a_session_without_a_floor_is_charged_for_full_quality() -> None:
+    device = _device(0.2)
+    unset, full = _session(steps=0), _session(steps=3)
+    assert SessionFit(unset, (), device).reason is RejectReason.DEVICE_OVERCOMMITTED
+    assert SessionFit(unset, (), device).numbers() == SessionFit(full, (), device).numbers()
+    resident = SessionFit(_session(steps=1), (unset,), device)
+    assert (
+        resident.utilization_wanted
+        == SessionFit(_session(steps=1), (full,), device).utilization_wanted
+    )
 
 
 def test_a_quantum_is_waited_for() -> None:
@@ -112,7 +124,7 @@ def test_one_device_by_hand() -> None:
         "utilization_max": fit.utilization_max,
         "period_ms": 1_000.0,
         "quantum_ms": 85.8,
-        "quality_floor_steps": 2.0,
+        "steps": 2.0,
         "block_ms": pytest.approx(257.4),
     }
 
@@ -152,7 +164,7 @@ def test_no_other_shape_stands_in_for_one_that_was_not_measured() -> None:
 
 
 def test_a_profile_keeps_its_rows() -> None:
-    rows = {"interactive": ShapeProfile(10.0)}
+    rows = {"interactive": ShapeProfile(10.0, 3)}
     device = DeviceProfile(1, 0.0, rows)
     rows.clear()
     assert device.shape("interactive").quantum_ms == 10.0
@@ -194,7 +206,7 @@ ticks = st.builds(
 @given(st.lists(ticks, min_size=1, max_size=3), st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
 def test_what_is_admitted_is_never_late(sessions: list[SessionDemand], quantum: int) -> None:
-    shape = ShapeProfile(float(quantum), context_quanta=0)
+    shape = ShapeProfile(float(quantum), 3, context_quanta=0)
     *residents, candidate = sessions
     fit = SessionFit(candidate, tuple(residents), DeviceProfile(10, 0.0, {"tick": shape}))
     late = any(
@@ -271,7 +283,7 @@ def test_alone_a_session_is_as_busy_as_its_block_in_its_period(candidate: Sessio
 
 @given(st.floats(1e-6, 8.64e7), st.integers(0, 1_000), st.integers(1, 999))
 def test_a_step_more_costs_a_quantum(quantum_ms: float, context: int, steps: int) -> None:
-    shape = ShapeProfile(quantum_ms, context)
+    shape = ShapeProfile(quantum_ms, 3, context)
     assert shape.block_ms(steps + 1) - shape.block_ms(steps) == pytest.approx(quantum_ms)
     assert shape.block_ms(steps) >= quantum_ms
 
@@ -279,7 +291,7 @@ def test_a_step_more_costs_a_quantum(quantum_ms: float, context: int, steps: int
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
 def test_bad_values_are_named(bad: float) -> None:
     for call, field in (
-        (lambda: ShapeProfile(bad), "quantum_ms"),
+        (lambda: ShapeProfile(bad, 3), "quantum_ms"),
         (lambda: DeviceProfile(1, bad, {}), "guard_band"),
     ):
         with pytest.raises(InvalidInput) as caught:
@@ -290,8 +302,9 @@ def test_bad_values_are_named(bad: float) -> None:
 @pytest.mark.parametrize("bad", [-1, 2**63, 1.5])
 def test_bad_counts_are_named(bad: int) -> None:
     for call, field in (
-        (lambda: ShapeProfile(1.0, bad), "context_quanta"),
-        (lambda: ShapeProfile(1.0).block_ms(bad), "steps"),
+        (lambda: ShapeProfile(1.0, bad), "denoising_steps"),
+        (lambda: ShapeProfile(1.0, 3, bad), "context_quanta"),
+        (lambda: ShapeProfile(1.0, 3).block_ms(bad), "steps"),
         (lambda: DeviceProfile(bad, 0.0, {}), "memory_bytes"),
         (lambda: _session(resident_bytes=bad), "resident_bytes"),
     ):
@@ -302,8 +315,8 @@ def test_bad_counts_are_named(bad: int) -> None:
 
 def test_bad_edges_are_named() -> None:
     for call, field in (
-        (lambda: ShapeProfile(0.0), "quantum_ms"),
-        (lambda: ShapeProfile(1.0).block_ms(0), "steps"),
+        (lambda: ShapeProfile(0.0, 3), "quantum_ms"),
+        (lambda: ShapeProfile(1.0, 3).block_ms(0), "steps"),
         (lambda: DeviceProfile(0, 0.0, {}), "memory_bytes"),
         (lambda: DeviceProfile(1, 0.91, {}), "guard_band"),
         (lambda: _session(shape=""), "shape"),

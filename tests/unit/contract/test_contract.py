@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worldline.contract import (
+    DEGRADED_CONSECUTIVE_MAX,
     HORIZON_MS_MAX,
     HORIZON_MS_MIN,
     QUALITY_FLOOR_STEPS_MAX,
@@ -26,16 +27,24 @@ from worldline.v1 import contract_pb2
 GOOD = Contract(ServiceClass.C1_INTERACTIVE, horizon_ms=400.0, period_ms=400.0)
 
 
-def contracts() -> st.SearchStrategy[Contract]:
-    return st.builds(
-        Contract,
-        service_class=st.sampled_from(ServiceClass),
-        horizon_ms=st.floats(HORIZON_MS_MIN, HORIZON_MS_MAX),
-        period_ms=st.floats(0, HORIZON_MS_MAX),
-        quality_floor_steps=st.integers(1, QUALITY_FLOOR_STEPS_MAX),
-        determinism_tier=st.sampled_from([DeterminismTier.T0_BITWISE]),
-        decode_tier=st.sampled_from(DecodeTier),
-        tier_drop_allowed=st.booleans(),
+@st.composite
+def contracts(draw: st.DrawFn) -> Contract:
+    """Any contract that does not contradict itself."""
+    service_class = draw(st.sampled_from(ServiceClass))
+    degrades = service_class is not ServiceClass.C4_REPLAY
+    floor = draw(st.integers(0, QUALITY_FLOOR_STEPS_MAX)) if degrades else 0
+    in_a_row = draw(st.integers(0, DEGRADED_CONSECUTIVE_MAX)) if floor else 0
+    is_cohort = service_class is ServiceClass.C2B_COHORT
+    return Contract(
+        service_class=service_class,
+        horizon_ms=draw(st.floats(HORIZON_MS_MIN, HORIZON_MS_MAX)),
+        period_ms=draw(st.floats(0, HORIZON_MS_MAX)),
+        quality_floor_steps=floor,
+        determinism_tier=DeterminismTier.T0_BITWISE,
+        decode_tier=draw(st.sampled_from(DecodeTier)),
+        tier_drop_allowed=draw(st.booleans()),
+        degraded_consecutive_max=in_a_row,
+        cohort=draw(st.sampled_from(["", "wave-1", "rollouts.7"])) if is_cohort else "",
     )
 
 
@@ -71,11 +80,55 @@ def test_any_horizon_is_in_range_or_refused_with_its_field(horizon_ms: float) ->
     assert caught.value.field == "contract.horizon_ms"
 
 
-@pytest.mark.parametrize("bad", [0, -1, QUALITY_FLOOR_STEPS_MAX + 1, True, 1.5])
+@pytest.mark.parametrize("bad", [-1, QUALITY_FLOOR_STEPS_MAX + 1, True, 1.5])
 def test_refuses_a_quality_floor_out_of_range(bad: int) -> None:
     with pytest.raises(InvalidInput) as caught:
         dataclasses.replace(GOOD, quality_floor_steps=bad)
     assert caught.value.field == "contract.quality_floor_steps"
+
+
+def test_no_contract_degrades_unless_it_says_so() -> None:
+    assert GOOD.quality_floor_steps == 0
+    old = contract_pb2.Contract(
+        service_class="SERVICE_CLASS_C1_INTERACTIVE",
+        horizon_ms=400.0,
+        determinism_tier="DETERMINISM_TIER_T0_BITWISE",
+        decode_tier="DECODE_TIER_FULL",
+    )
+    assert contract_from_proto(old) == dataclasses.replace(GOOD, period_ms=0.0)
+
+
+@pytest.mark.parametrize("bad", [-1, DEGRADED_CONSECUTIVE_MAX + 1, True, 1.5])
+def test_refuses_a_limit_of_degraded_blocks_out_of_range(bad: int) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        dataclasses.replace(GOOD, quality_floor_steps=2, degraded_consecutive_max=bad)
+    assert caught.value.field == "contract.degraded_consecutive_max"
+
+
+def test_refuses_a_limit_of_what_is_not_allowed() -> None:
+    with pytest.raises(InvalidInput, match="set quality_floor_steps too") as caught:
+        dataclasses.replace(GOOD, degraded_consecutive_max=3)
+    assert caught.value.field == "contract.degraded_consecutive_max"
+
+
+def test_refuses_a_replay_that_may_be_degraded() -> None:
+    with pytest.raises(InvalidInput, match="another run") as caught:
+        dataclasses.replace(GOOD, service_class=ServiceClass.C4_REPLAY, quality_floor_steps=2)
+    assert caught.value.field == "contract.quality_floor_steps"
+
+
+@pytest.mark.parametrize("member", [it for it in ServiceClass if it is not ServiceClass.C2B_COHORT])
+def test_only_c2b_advances_as_a_cohort(member: ServiceClass) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        dataclasses.replace(GOOD, service_class=member, cohort="wave-1")
+    assert caught.value.field == "contract.cohort"
+
+
+@pytest.mark.parametrize("bad", ["a b", "\n", "x" * 1000])
+def test_refuses_a_cohort_that_is_no_name(bad: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        dataclasses.replace(GOOD, service_class=ServiceClass.C2B_COHORT, cohort=bad)
+    assert caught.value.field == "contract.cohort"
 
 
 def test_refuses_c4_at_t2() -> None:

@@ -60,7 +60,7 @@ def test_each_step_is_a_quantum_and_the_context_pass_is_one_more() -> None:
 
 
 def test_the_context_pass_runs_at_every_quality() -> None:
-    """The cache rows of the block come from it: every preset leaf that a full block writes."""
+    """The rows of this block in the caches come from it."""
     model = tiny_world()
     empty, one, full = PrivateState(model), PrivateState(model), PrivateState(model)
     one.block(script(0), 1)
