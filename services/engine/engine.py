@@ -11,24 +11,23 @@ import structlog
 
 from services.engine import events as ev
 from services.engine.attach import check_manifest
-from services.engine.core import Phase, World
+from services.engine.core import Phase
 from services.engine.generation import Generation
 from services.engine.lease import Lease
+from services.engine.making import check_quality, memory_for, new_world
 from services.engine.memory import Memory
 from services.engine.models import Loaded, Models
-from services.engine.ownstate import OwnState
 from services.engine.parse import WorldSpec
 from services.engine.peers import Slots
 from services.engine.profile import Profiles
 from services.engine.session import Session
 from services.engine.signal import wait_for_change
 from services.engine.slotmap import SlotMap
-from services.engine.slotstate import SlotState
 from services.engine.tombstones import Tombstones
 from services.engine.worker import Worker
-from services.engine.world import OwnsState, WorldModel
+from services.engine.world import WorldModel
 from worldline.contract import Contract
-from worldline.errors import Conflict, DeadlineExceeded, InvalidInput, NotFound, WorldlineError
+from worldline.errors import Conflict, DeadlineExceeded, NotFound, WorldlineError
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests, Fingerprint, Manifest
 from worldline.telemetry import current_traceparent
@@ -80,14 +79,14 @@ class Engine:
         """
         with self._coming(session_id):
             loaded = await self._models.get(spec.preset)
-            _check_quality(contract, loaded)
+            check_quality(contract, loaded)
             slot = await self._slots.allocate(session_id, loaded.layout.extent_bytes)
-            world = _new_world(session_id, epoch, Phase.OPENING, contract)
+            world = new_world(session_id, epoch, Phase.OPENING, contract)
             session = Session(world, contract, loaded.model, slot)
             self.sessions[session_id] = session
         try:
             mapped = await self._slots.map(slot, session_id)
-            session.memory = memory = _memory(loaded.model, mapped, loaded.layout)
+            session.memory = memory = memory_for(loaded.model, mapped, loaded.layout)
             await self._worker.run(lambda: _initialise(loaded, memory, spec.seed))
         except BaseException:
             await self._undo_open(session)
@@ -178,11 +177,11 @@ class Engine:
             return
         with self._coming(session_id):
             loaded = await self._models.get(spec.preset)
-            _check_quality(contract, loaded)
+            check_quality(contract, loaded)
             check_manifest(manifest, session_id, loaded.layout, self.fingerprint, contract)
             await self._models.warm(spec.preset)
             mapped = await self._slots.map(slot, session_id)
-            world = _new_world(
+            world = new_world(
                 session_id,
                 manifest.epoch,
                 Phase.ATTACHED,
@@ -198,7 +197,7 @@ class Engine:
 
     async def _loaded(self, model: WorldModel, mapped: SlotMap, layout: Layout) -> Memory:
         """The state in the slot, made the model's. What fails leaves nothing behind."""
-        memory = _memory(model, mapped, layout)
+        memory = memory_for(model, mapped, layout)
         if memory.copies:
             try:
                 await self._worker.run(memory.load)
@@ -304,34 +303,6 @@ async def _while(holds: Callable[[], bool], session: Session) -> None:
             )
 
 
-def _new_world(
-    session_id: str,
-    epoch: int,
-    phase: Phase,
-    contract: Contract,
-    *,
-    block_index: int = 0,
-    move_id: str = "",
-    heard_at: float = 0.0,
-) -> World:
-    return World(
-        session_id=session_id,
-        epoch=epoch,
-        phase=phase,
-        block_index=block_index,
-        period_s=contract.period_ms / 1e3,
-        horizon_s=contract.horizon_ms / 1e3,
-        move_id=move_id,
-        heard_at=heard_at,
-    )
-
-
-def _memory(model: WorldModel, mapped: SlotMap, layout: Layout) -> Memory:
-    if isinstance(model, OwnsState):
-        return OwnState(mapped, layout, model)
-    return SlotState(mapped, layout)
-
-
 def _check_frozen(session: Session, move_id: str) -> None:
     if session.world.phase is not Phase.FROZEN or session.world.move_id != move_id:
         raise Conflict(
@@ -343,16 +314,6 @@ def _check_frozen(session: Session, move_id: str) -> None:
 def _is_staged(session: Session, move_id: str, slot: move_pb2.SlotRef) -> bool:
     world = session.world
     return world.phase is Phase.ATTACHED and world.move_id == move_id and session.slot == slot
-
-
-def _check_quality(contract: Contract, loaded: Loaded) -> None:
-    steps = loaded.model.denoising_steps
-    if contract.quality_floor_steps > steps:
-        raise InvalidInput(
-            f"contract.quality_floor_steps is {contract.quality_floor_steps}: "
-            f"{loaded.model.preset} denoises in {steps} steps",
-            field="contract.quality_floor_steps",
-        )
 
 
 def _initialise(loaded: Loaded, memory: Memory, seed: int) -> None:

@@ -1,0 +1,59 @@
+"""Making: what an engine makes of a contract, a model and a slot, however a world comes."""
+
+from __future__ import annotations
+
+from services.engine.core import Phase, World
+from services.engine.memory import Memory
+from services.engine.models import Loaded
+from services.engine.ownstate import OwnState
+from services.engine.slotmap import SlotMap
+from services.engine.slotstate import SlotState
+from services.engine.world import OwnsState, WorldModel
+from worldline.contract import Contract
+from worldline.errors import InvalidInput
+from worldline.state.layout import Layout
+
+
+def new_world(
+    session_id: str,
+    epoch: int,
+    phase: Phase,
+    contract: Contract,
+    *,
+    block_index: int = 0,
+    move_id: str = "",
+    heard_at: float = 0.0,
+) -> World:
+    """A world under that contract, at block `block_index`."""
+    return World(
+        session_id=session_id,
+        epoch=epoch,
+        phase=phase,
+        block_index=block_index,
+        period_s=contract.period_ms / 1e3,
+        horizon_s=contract.horizon_ms / 1e3,
+        move_id=move_id,
+        heard_at=heard_at,
+    )
+
+
+def memory_for(model: WorldModel, mapped: SlotMap, layout: Layout) -> Memory:
+    """The state of that layout in a mapped slot; nothing is loaded or begun yet."""
+    if isinstance(model, OwnsState):
+        return OwnState(mapped, layout, model)
+    return SlotState(mapped, layout)
+
+
+def check_quality(contract: Contract, loaded: Loaded) -> None:
+    """The contract's floor is one that the model reaches.
+
+    Raises:
+        InvalidInput: it is higher.
+    """
+    steps = loaded.model.denoising_steps
+    if contract.quality_floor_steps > steps:
+        raise InvalidInput(
+            f"contract.quality_floor_steps is {contract.quality_floor_steps}: "
+            f"{loaded.model.preset} denoises in {steps} steps",
+            field="contract.quality_floor_steps",
+        )
