@@ -14,6 +14,15 @@ from worldline.errors import InvalidInput
 Cache = dict[str, Any]
 
 
+def kept(local_end: int, capacity: int, count: int) -> range:
+    """Positions of a window, as it lies now, that its next block of `count` reads.
+
+    Every other position is overwritten before anything reads it: what has not been written yet,
+    and in a full window the half that falls out (the paper's roll geometry, section 3.3).
+    """
+    return range(max(0, local_end + count - capacity), local_end)
+
+
 def claim(cache: Cache, path: str, start: int, count: int) -> tuple[int, int]:
     """Make room for positions [start, start + count) of the session; returns the local range.
 
@@ -38,12 +47,13 @@ def claim(cache: Cache, path: str, start: int, count: int) -> tuple[int, int]:
         )
     if global_end == start + count:
         return local_end - count, local_end
-    if local_end + count > capacity:
-        kept = capacity - count
+    survivors = kept(local_end, capacity, count)
+    if survivors.start > 0:
         for name in ("k", "v"):
             # The ranges may overlap: copy out before writing.
-            cache[name][:, :kept] = cache[name][:, local_end - kept : local_end].clone()
-        local_end = kept
+            moved = cache[name][:, survivors.start : survivors.stop].clone()
+            cache[name][:, : len(survivors)] = moved
+        local_end = len(survivors)
     cache["global_end_index"].fill_(start + count)
     cache["local_end_index"].fill_(local_end + count)
     return local_end, local_end + count
