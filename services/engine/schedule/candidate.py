@@ -1,4 +1,4 @@
-"""Schedule: which world gets the next quantum.
+"""Candidate: a claim without a class, as the generation loop makes them today.
 
 Earliest deadline first among the runnable (Liu and Layland 1973; paper, section 5), asked again
 after every quantum: a world with a nearer deadline overtakes at the next yield. Equal deadlines
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from services.engine.core import Phase, World
+if TYPE_CHECKING:
+    from services.engine.core import World
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ def candidate_of(world: World, begun_at: float, room: bool, held: bool) -> Candi
     if world.mid_block:
         deadline_at = world.release_at + relative_s
         return Candidate(world.session_id, world.release_at, deadline_at, begun_at)
-    if world.phase is not Phase.RUNNING or not world.pending or not room or held:
+    if world.phase != "running" or not world.pending or not room or held:
         return None
     return Candidate(
         world.session_id,

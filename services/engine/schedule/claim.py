@@ -1,0 +1,60 @@
+"""Claim: one session's claim on the next quantum of the device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from worldline.contract import ServiceClass
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the schedule knows of a session that has work, or soon will.
+
+    All times are seconds on one monotonic clock. Expected times come from measured rows, 0 where
+    nothing was measured yet: such a quantum is never held back, or it would never be measured.
+    """
+
+    session_id: str
+    service_class: ServiceClass
+    #: When the block may start: a point of the session's grid, or when it was asked for.
+    release_at: float
+    #: When the block should be done; infinite for C3 and while a grid is closed.
+    deadline_at: float
+    #: When the block was asked for. Ties go by it, then by `session_id`.
+    arrived_at: float
+    #: The block has begun: the state is between boundaries.
+    mid_block: bool = False
+    #: Expected seconds of the next quantum.
+    quantum_s: float = 0.0
+    #: Expected seconds of all quanta that the block still needs, the next one among them.
+    left_s: float = 0.0
+    #: The block that the claim is for.
+    block_index: int = 0
+    #: The cohort that a C2b session keeps step with; empty for none.
+    wave_id: str = ""
+    #: A freeze or a close waits for the block's end and wants it by then; infinite where none does.
+    boundary_by: float = math.inf
+    #: No action has come yet: the claim reserves its time and is never picked.
+    prospective: bool = False
+
+    @property
+    def hard(self) -> bool:
+        """Whether its deadline must be kept: C1, and whoever a boundary is waited for."""
+        return self.service_class is ServiceClass.C1_INTERACTIVE or self.pressed
+
+    @property
+    def pressed(self) -> bool:
+        """Somebody waits for the end of the block in flight."""
+        return self.mid_block and self.boundary_by < math.inf
+
+    @property
+    def due_at(self) -> float:
+        """The deadline that it is ordered by."""
+        return min(self.deadline_at, self.boundary_by) if self.mid_block else self.deadline_at
+
+    @property
+    def rank(self) -> tuple[float, float, str]:
+        """Earliest deadline first (Liu and Layland 1973), then arrival, then id."""
+        return self.due_at, self.arrived_at, self.session_id

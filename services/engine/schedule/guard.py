@@ -1,0 +1,86 @@
+"""Guard: may a quantum start that cannot be taken back, with hard deadlines ahead?
+
+Sized by headroom (paper, section 5). The headroom of a device is how long it could stand still
+from now without a hard block being late: the slack of an EDF schedule (processor demand, Baruah
+et al. 1990). A quantum of another class starts only if it ends within the headroom, its own
+overrun and the overrun of all hard blocks counted. Seen from the next hard release this is a
+band: wide, and before the release, where little headroom is left; narrow where there is more;
+beyond the release where the block could start late and still be in time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from services.engine.schedule.claim import Claim
+from worldline.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """How far expected times are trusted.
+
+    Raises:
+        InvalidInput: a negative or infinite margin.
+    """
+
+    #: A quantum may take longer than expected by this share of it.
+    overrun: float = 0.05
+    #: Seconds from one quantum's end to the next one's start: what the serving layer costs.
+    handover_s: float = 0.0002
+
+    def __post_init__(self) -> None:
+        for name in ("overrun", "handover_s"):
+            value: float = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise InvalidInput(f"guard.{name} is {value}: must be 0 or more", field=name)
+
+    def bound_s(self, expected_s: float) -> float:
+        """The longest that something expected to take `expected_s` is planned to take."""
+        return expected_s * (1 + self.overrun) + self.handover_s if expected_s > 0 else 0.0
+
+    def allows(self, quantum_s: float, headroom_s: float) -> bool:
+        """Whether a quantum may start. One of unknown length may, in any headroom but none."""
+        return self.bound_s(quantum_s) <= headroom_s
+
+    def band_s(self, quantum_s: float, to_release_s: float, headroom_s: float) -> float:
+        """How long before the next hard release a quantum must be expected to end.
+
+        Negative where it may overlap the release: by no more than the block there can be late.
+        """
+        return to_release_s - headroom_s + self.bound_s(quantum_s) - quantum_s
+
+
+def headroom_s(claims: Iterable[Claim], now: float, guard: Guard) -> float:
+    """How long the device could stand still and no hard block be late; negative where one will be.
+
+    For every deadline: the time until it, less everything due by then. Blocks that are not
+    released yet count in full, since what starts now may end after their release. Infinite
+    without hard claims.
+    """
+    return _least_slack((claim for claim in claims if claim.hard), now, guard, since=-math.inf)
+
+
+def slack_s(claim: Claim, claims: Iterable[Claim], now: float, guard: Guard) -> float:
+    """How long the block of `claim` may take, all in all, so that no hard block is late for it.
+
+    Its own deadline bounds it, less what is due before; and every later deadline less what is due
+    by then. `claim` itself is left out of what is due. A soft deadline bounds nobody else.
+    """
+    others = (other for other in claims if other.hard and other.session_id != claim.session_id)
+    itself = Claim(claim.session_id, claim.service_class, 0.0, claim.due_at, 0.0)
+    return _least_slack((itself, *others), now, guard, since=claim.due_at)
+
+
+def _least_slack(claims: Iterable[Claim], now: float, guard: Guard, since: float) -> float:
+    """Over all deadlines from `since` on."""
+    due_s, least = 0.0, math.inf
+    for claim in sorted(claims, key=lambda claim: claim.due_at):
+        if claim.due_at == math.inf:
+            break
+        due_s += guard.bound_s(claim.left_s)
+        if claim.due_at >= since:
+            least = min(least, claim.due_at - now - due_s)
+    return least
