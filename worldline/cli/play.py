@@ -134,15 +134,32 @@ def _print_block(block: Block, as_json: bool) -> None:
                 "generate_ms": block.generate_ms,
                 "frames_digest": hex_digest(block.frames_digest),
                 "state_digest": hex_digest(block.state_digest),
+                "steps": block.steps,
+                "steps_full": block.steps_full,
+                "degraded_because": block.degraded_because or None,
+                "releases_skipped": block.releases_skipped,
+                "late_ms": block.late_ms,
             }
         )
         return
     state = f"  state {hex_digest(block.state_digest)}" if block.state_digest is not None else ""
     console.print(
         f"block {block.index:>5}  epoch {block.epoch}  {block.generate_ms:8.1f} ms  "
-        f"frames {hex_digest(block.frames_digest)}{state}",
+        f"frames {hex_digest(block.frames_digest)}{state}{_served(block)}",
         highlight=False,
     )
+
+
+def _served(block: Block) -> str:
+    """What was not as it should be about a block; nothing where all was."""
+    notes = []
+    if block.degraded:
+        notes.append(f"{block.steps} of {block.steps_full} steps: {block.degraded_because}")
+    if block.late_ms > 0:
+        notes.append(f"{block.late_ms:.1f} ms late")
+    if block.releases_skipped:
+        notes.append(f"skipped before it: {block.releases_skipped}")
+    return "".join(f"  ({note})" for note in notes)
 
 
 def _chosen(text: str, known: dict[str, ChoiceT], field: str) -> ChoiceT:

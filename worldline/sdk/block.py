@@ -20,6 +20,11 @@ class Block:
     `frames` is uint8 RGB [frames, height, width, 3], read-only, with no frames where they were
     not wanted; `frames_digest` (CRC-64/NVME of the frames) is always there, `state_digest` only
     where digests were wanted. `epoch` tells the owner that generated it.
+
+    `steps` of `steps_full` denoising steps are in it; fewer only where the contract has a quality
+    floor and time ran short, and then `degraded_because` says why. `releases_skipped` are the
+    releases of the contract's period that passed without a block before this one; `late_ms` is how
+    long after its deadline it was done, 0 where in time or without a period.
     """
 
     index: int
@@ -28,6 +33,16 @@ class Block:
     frames_digest: int
     state_digest: int | None
     generate_ms: float
+    steps: int
+    steps_full: int
+    degraded_because: str
+    releases_skipped: int
+    late_ms: float
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it has fewer denoising steps than the model's full quality."""
+        return self.steps < self.steps_full
 
 
 def block_from_proto(message: engine_pb2.Block) -> Block:
@@ -53,4 +68,9 @@ def block_from_proto(message: engine_pb2.Block) -> Block:
         frames_digest=message.frames_digest,
         state_digest=message.state_digest if message.HasField("state_digest") else None,
         generate_ms=message.generate_ms,
+        steps=message.steps,
+        steps_full=message.steps_full,
+        degraded_because=message.degraded_because,
+        releases_skipped=message.releases_skipped,
+        late_ms=message.late_ms,
     )

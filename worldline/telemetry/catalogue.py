@@ -209,7 +209,23 @@ MISSED_PERIODS = Metric(
     "worldline.missed_periods",
     Kind.COUNTER,
     "{period}",
-    "Periods that ended before their block was generated",
+    "Blocks generated after the deadline that their contract's period gives them",
+    ("engine",),
+    (PRESET,),
+)
+SKIPPED_RELEASES = Metric(
+    "worldline.skipped_releases",
+    Kind.COUNTER,
+    "{release}",
+    "Releases of a contract's period that passed without a block, because the one before was late",
+    ("engine",),
+    (PRESET,),
+)
+DEGRADED_BLOCKS = Metric(
+    "worldline.degraded_blocks",
+    Kind.COUNTER,
+    "{block}",
+    "Blocks generated from fewer denoising steps than full quality has, as their contract allows",
     ("engine",),
     (PRESET,),
 )
@@ -225,5 +241,5 @@ SPANS_DROPPED = Metric(
 METRICS = (
     MOVES, MOVE_DEADLINES, MOVE_FROZEN, MOVE_PHASE, SESSIONS, LEASES, REAPS, VERDICTS, PATH_RATE,
     PATH_MISMATCHES, WIRE_IO, WIRE_WAIT, VERIFY, SLOTS, BLOCKS, BLOCK, QUANTUM, MISSED_PERIODS,
-    SPANS_DROPPED,
+    SKIPPED_RELEASES, DEGRADED_BLOCKS, SPANS_DROPPED,
 )  # fmt: skip

@@ -90,6 +90,8 @@ class Instruments:
         self._block = _Histogram(meter, catalogue.BLOCK)
         self._quantum = _Histogram(meter, catalogue.QUANTUM)
         self._missed = _Counter(meter, catalogue.MISSED_PERIODS)
+        self._skipped = _Counter(meter, catalogue.SKIPPED_RELEASES)
+        self._degraded = _Counter(meter, catalogue.DEGRADED_BLOCKS)
 
     def observe(self, metric: Metric, read: Reading) -> None:
         """Report what `read` gives whenever somebody collects; a second one replaces the first.
@@ -182,9 +184,17 @@ class Instruments:
         """Record one quantum."""
         self._quantum(quantum_ms / 1e3, preset)
 
-    def period_missed(self, preset: str, periods: int = 1) -> None:
-        """Count periods that ended before their block was there."""
-        self._missed(periods, preset)
+    def period_missed(self, preset: str, blocks: int = 1) -> None:
+        """Count blocks that were generated after their deadline."""
+        self._missed(blocks, preset)
+
+    def releases_skipped(self, preset: str, count: int) -> None:
+        """Count releases of a period that passed without a block."""
+        self._skipped(count, preset)
+
+    def block_degraded(self, preset: str) -> None:
+        """Count one block of fewer denoising steps than full quality has."""
+        self._degraded(1, preset)
 
 
 class _Current:

@@ -66,6 +66,17 @@ def test_a_block_without_frames_or_digest() -> None:
     assert block.state_digest is None
 
 
+def test_a_block_says_how_it_was_served() -> None:
+    served = engine_pb2.Block(
+        steps=2, steps_full=3, degraded_because="slack", releases_skipped=4, late_ms=1.5
+    )
+    block = block_from_proto(served)
+    assert (block.steps, block.steps_full, block.degraded) == (2, 3, True)
+    assert (block.degraded_because, block.releases_skipped, block.late_ms) == ("slack", 4, 1.5)
+    # An engine from before says nothing, and degraded nothing.
+    assert not block_from_proto(engine_pb2.Block()).degraded
+
+
 def test_frames_of_another_size_are_refused() -> None:
     with pytest.raises(InvalidInput) as caught:
         block_from_proto(engine_pb2.Block(frames=b"abc", frame_count=1, height=1, width=2))

@@ -64,7 +64,9 @@ def record_everything(telemetry: Telemetry) -> None:
     found.verdict("RECEIVER_BUSY")
     found.block_generated("tiny", 30)
     found.quantum_ended("tiny", 7)
-    found.period_missed("tiny", 2)
+    found.period_missed("tiny")
+    found.releases_skipped("tiny", 3)
+    found.block_degraded("tiny")
     telemetry.observe(catalogue.SESSIONS, lambda: {("live",): 3})
     telemetry.observe(catalogue.LEASES, lambda: {("node",): 2, ("engine",): 1})
     telemetry.observe(catalogue.SLOTS, lambda: {("free",): 4})
@@ -115,7 +117,8 @@ def test_durations_are_seconds_and_counts_add_up(
     (frozen,) = points(reader, "worldline.move.frozen.duration").values()
     assert (frozen.count, frozen.sum) == (2, pytest.approx(0.040))
     assert points(reader, "worldline.moves")["aborted", "PEER_GONE"].value == 2
-    assert points(reader, "worldline.missed_periods")["tiny",].value == 4
+    assert points(reader, "worldline.missed_periods")["tiny",].value == 2
+    assert points(reader, "worldline.skipped_releases")["tiny",].value == 6
     assert points(reader, "worldline.wire.io")["transmit",].value == 2048
     assert points(reader, "worldline.lease.count")["node",].value == 2
 
