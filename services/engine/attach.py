@@ -9,6 +9,7 @@ from worldline.contract import Contract, DeterminismTier
 from worldline.errors import Conflict, InvalidInput
 from worldline.state.layout import Layout, TensorLeaf
 from worldline.state.manifest import Fingerprint, Manifest
+from worldline.state.remedies import mismatch
 
 #: Scalar of the state tree that counts blocks, in every model of this engine.
 BLOCK_INDEX_PATH = "block_index"
@@ -44,9 +45,8 @@ def check_manifest(
         )
     tiers = (manifest.determinism_tier, contract.determinism_tier)
     if DeterminismTier.T0_BITWISE in tiers and manifest.fingerprint != fingerprint:
-        differences = "; ".join(manifest.fingerprint.differences(fingerprint))
         raise Conflict(
-            f"a T0 session cannot continue here: {differences}",
+            f"a T0 session cannot continue here: {mismatch(manifest.fingerprint, fingerprint)}",
             reason="FINGERPRINT_MISMATCH",
         )
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from worldline.doctor.facts import ENGINE, ProcessFacts
 from worldline.doctor.finding import Finding, Severity
+from worldline.state.manifest import Fingerprint
+from worldline.state.remedies import remedies
 
 #: Refused at the handshake.
 _HARD = {"protocol": "protocol", "granule_bytes": "granules of digests"}
@@ -44,8 +46,9 @@ def check_fingerprints(
     for name, (fingerprint, facts) in sorted(engines.items()):
         if fingerprint == usual:
             continue
-        named = sorted(usual_facts.keys() | facts.keys())
-        differ = [key for key in named if facts.get(key) != usual_facts.get(key)]
+        usually, here = Fingerprint.of(usual_facts), Fingerprint.of(facts)
+        differ = [line.partition(":")[0] for line in usually.differences(here)]
+        mends = remedies(usually, here) or ("make them equal",)
         found.append(
             Finding(
                 Severity.WARNING,
@@ -53,7 +56,7 @@ def check_fingerprints(
                 f"{ENGINE} {name}",
                 f"its configuration differs from that of most engines in {', '.join(differ)}",
                 "sessions at T0 do not move between it and them",
-                "worldline nodes --json    # shows the facts of each; make them equal",
+                f"worldline nodes --json    # shows the facts of each; {'; '.join(mends)}",
                 differ[0] if differ else "fingerprint",
             )
         )

@@ -5,6 +5,7 @@ The device's index and UUID are not among them: equal GPUs under equal software 
 
 from __future__ import annotations
 
+import ctypes
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from worldline.cuda.runtime import call
 from worldline.errors import Unavailable
 
 _DRIVER = Path("/proc/driver/nvidia/version")
+#: Parts of a version, as cublasGetProperty numbers them: major, minor, patch.
+_VERSION_PARTS = (0, 1, 2)
 
 
 def gpu_facts(device_index: int, driver: Path = _DRIVER) -> dict[str, str]:
@@ -37,6 +40,8 @@ def gpu_facts(device_index: int, driver: Path = _DRIVER) -> dict[str, str]:
         "driver_api": str(call("cudaDriverGetVersion")),
         "cuda": str(torch.version.cuda),
         "cudnn": str(torch.backends.cudnn.version()),
+        # A pinned torch does not pin it: another cuBLAS may come with another package.
+        "cublas": _cublas_version(str(torch.version.cuda).partition(".")[0]),
         **_switches(),
     }
 
@@ -52,21 +57,29 @@ def _switches() -> dict[str, str]:
         "matmul_bf16_reduction": str(matmul.allow_bf16_reduced_precision_reduction),
         "matmul_fp16_accumulation": str(matmul.allow_fp16_accumulation),
         "blas": str(cuda.preferred_blas_library()),
+        "linalg": str(cuda.preferred_linalg_library()),
         "cudnn_conv_fp32": str(cudnn.conv.fp32_precision),
         "cudnn_enabled": str(cudnn.enabled),
         "cudnn_benchmark": str(cudnn.benchmark),
         "cudnn_deterministic": str(cudnn.deterministic),
-        "attention": " ".join(
-            name
-            for name, enabled in (
-                ("flash", cuda.flash_sdp_enabled()),
-                ("efficient", cuda.mem_efficient_sdp_enabled()),
-                ("cudnn", cuda.cudnn_sdp_enabled()),
-                ("math", cuda.math_sdp_enabled()),
-            )
-            if enabled
-        ),
+        "cudnn_rnn_fp32": str(cudnn.rnn.fp32_precision),
     }
+
+
+def _cublas_version(major: str) -> str:
+    """Of the cuBLAS that this process has loaded; unknown where it has none."""
+    try:
+        library = ctypes.CDLL(f"libcublas.so.{major}")
+        read = library.cublasGetProperty
+    except (OSError, AttributeError):
+        return "unknown"
+    parts = []
+    for part in _VERSION_PARTS:
+        value = ctypes.c_int()
+        if read(part, ctypes.byref(value)) != 0:
+            return "unknown"
+        parts.append(str(value.value))
+    return ".".join(parts)
 
 
 def _driver_version(path: Path) -> str:

@@ -8,8 +8,9 @@ import random
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,10 +27,12 @@ from worldline.cuda.buffer import DeviceBuffer
 from worldline.cuda.devices import devices
 from worldline.cuda.memory import DeviceMemory
 from worldline.errors import Conflict, InvalidInput, InvariantBroken, Unavailable
+from worldline.state import gpu_facts as read_gpu
 from worldline.state.digest import digest_slot
 from worldline.state.fingerprint import cpu_fingerprint, cuda_fingerprint
 from worldline.state.gpu_facts import gpu_facts
 from worldline.state.layout import flat_layout
+from worldline.state.remedies import REMEDIES
 
 SIZE_BYTES = 1 << 20
 
@@ -283,15 +286,73 @@ def test_the_driver_and_each_switch_are_facts(
     monkeypatch.setattr(
         torch.backends.cudnn, "deterministic", not torch.backends.cudnn.deterministic
     )
-    torch.backends.cuda.enable_math_sdp(False)
+    assert changed_facts(facts, driver) == {"cudnn_deterministic"}
+    assert facts.keys() <= REMEDIES.keys()
+
+
+MATMUL: Any = torch.backends.cuda.matmul
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fact"),
+    [
+        (torch.version, "cuda", "cuda"),
+        (torch.backends.cudnn, "version", "cudnn"),
+        (torch.backends.cudnn, "enabled", "cudnn_enabled"),
+        (torch.backends.cudnn, "benchmark", "cudnn_benchmark"),
+        (read_gpu, "_cublas_version", "cublas"),
+        (torch.backends.cuda, "preferred_blas_library", "blas"),
+        (torch.backends.cuda, "preferred_linalg_library", "linalg"),
+    ],
+)
+def test_each_library_of_a_gpu_is_a_fact(
+    owner: Any,
+    name: str,
+    fact: str,
+    cuda: FakeRuntime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = tmp_path / "version"
+    before = gpu_facts(0, driver)
+    present = getattr(owner, name)
+    other = (lambda *_: "another") if callable(present) else f"not {present}"
+    # cuDNN's are properties of a module that torch put there, which only its class can replace.
+    monkeypatch.setattr(type(owner) if name in vars(type(owner)) else owner, name, other)
+    assert changed_facts(before, driver) == {fact}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value", "fact"),
+    [
+        (MATMUL, "allow_fp16_reduced_precision_reduction", False, "matmul_fp16_reduction"),
+        (MATMUL, "allow_bf16_reduced_precision_reduction", False, "matmul_bf16_reduction"),
+        (MATMUL, "allow_fp16_accumulation", True, "matmul_fp16_accumulation"),
+        (MATMUL, "fp32_precision", "tf32", "matmul_fp32"),
+        (torch.backends.cudnn.conv, "fp32_precision", "ieee", "cudnn_conv_fp32"),
+        (torch.backends.cudnn.rnn, "fp32_precision", "ieee", "cudnn_rnn_fp32"),
+    ],
+)
+def test_each_precision_of_a_gpus_sums_is_a_fact(
+    owner: Any, name: str, value: object, fact: str, cuda: FakeRuntime, tmp_path: Path
+) -> None:
+    driver = tmp_path / "version"
+    before, present = gpu_facts(0, driver), getattr(owner, name)
+    setattr(owner, name, value)
     try:
-        changed = gpu_facts(0, driver)
+        assert changed_facts(before, driver) == {fact}
     finally:
-        torch.backends.cuda.enable_math_sdp(True)
-    assert {name for name in facts if facts[name] != changed[name]} == {
-        "attention",
-        "cudnn_deterministic",
-    }
+        setattr(owner, name, present)
+    assert gpu_facts(0, driver) == before
+
+
+def test_a_process_without_cublas_says_so() -> None:
+    assert read_gpu._cublas_version("no-such-release") == "unknown"
+
+
+def changed_facts(before: Mapping[str, str], driver: Path) -> set[str]:
+    after = gpu_facts(0, driver)
+    return {name for name in before if before[name] != after[name]}
 
 
 @pytest.mark.skipif(unavailable_reason() is None, reason="this machine has a GPU")

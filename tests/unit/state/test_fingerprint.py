@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from worldline.errors import InvalidInput
+from worldline.state import fingerprint as read_here
 from worldline.state.fingerprint import code_digest, cpu_fingerprint
 from worldline.state.manifest import Fingerprint
+from worldline.state.remedies import REMEDIES, mismatch, remedies
 
 
 def here() -> Fingerprint:
@@ -48,22 +52,124 @@ def test_threads_are_those_that_torch_uses() -> None:
     assert cpu_fingerprint(engine_code="c0de", weights_digest="5eed", threads=before) == first
 
 
-def test_numerics_flags_are_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+CUDA: Any = torch.backends.cuda
+#: Each fact that a flag of torch decides: how it is set, and to what and back.
+FLAGS: dict[str, tuple[Callable[[Any], object], object, object]] = {
+    "attention": (CUDA.enable_flash_sdp, False, True),
+    "attention_reduction": (CUDA.allow_fp16_bf16_reduction_math_sdp, True, False),
+    "default_dtype": (torch.set_default_dtype, torch.float64, torch.float32),
+    "deterministic": (torch.use_deterministic_algorithms, True, False),
+    "matmul_precision": (torch.set_float32_matmul_precision, "high", "highest"),
+}
+
+
+@pytest.mark.parametrize("fact", FLAGS)
+def test_flags_of_torch_are_facts(fact: str) -> None:
+    set_flag, to, back = FLAGS[fact]
     first = here()
-    torch.use_deterministic_algorithms(True)
+    set_flag(to)
     try:
-        assert first.differences(here()) == ("deterministic: 'False' here, 'True' there",)
+        changed = changes(first, here())
     finally:
-        torch.use_deterministic_algorithms(False)
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert first.differences(here()) == ("matmul_precision: 'highest' here, 'high' there",)
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert len(first.differences(here())) == 1
-    monkeypatch.undo()
+        set_flag(back)
+    # The precision of products is oneDNN's too.
+    assert changed - {"onednn_fp32"} == {fact}, changed
     assert first == here()
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+@pytest.mark.parametrize(
+    ("flags", "fact"),
+    [
+        ({"enabled": False}, "onednn"),
+        ({"deterministic": True}, "onednn_deterministic"),
+    ],
+)
+def test_switches_of_onednn_are_facts(flags: dict[str, bool], fact: str) -> None:
+    first = here()
+    wanted = {"enabled": True, "deterministic": False, "allow_tf32": False} | flags
+    with torch.backends.mkldnn.flags(**wanted):
+        assert changes(first, here()) == {fact}
+    assert first == here()
+
+
+def test_rounding_of_onednn_is_a_fact() -> None:
+    first, matmul = here(), torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    try:
+        assert "onednn_fp32" in changes(first, here())
+    finally:
+        matmul.fp32_precision = before
+    assert first == here()
+
+
+@pytest.mark.parametrize("name", read_here._NUMERICS_ENVIRONMENT)
+def test_variables_that_choose_kernels_are_facts(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    first = here()
+    monkeypatch.setenv(name, "another")
+    assert changes(first, here()) == {"numerics_environment"}
+
+
+def test_what_the_machine_is_is_a_fact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nvendor_id\t: SomebodyElse\n")
+    changed_by: list[tuple[Any, str, Any, set[str]]] = [
+        (read_here.platform, "machine", lambda: "riscv64", {"architecture"}),
+        (read_here.sys, "byteorder", "big", {"byte_order"}),
+        (read_here, "_CPUINFO", cpuinfo, {"cpu_vendor"}),
+        (read_here, "version", lambda package: "9.9", {"triton"}),
+        (torch, "__version__", "1.0", {"torch"}),
+        (torch.__config__, "show", lambda: "another build", {"torch_build"}),
+        (torch.backends.cpu, "get_cpu_capability", lambda: "NO", {"instruction_set"}),
+        (
+            torch.cpu,
+            "get_capabilities",
+            lambda: {"avx9": True, "l1d_cache_size": 1},
+            {"caches", "cpu_features"},
+        ),
+    ]
+    first = here()
+    for owner, name, value, facts in changed_by:
+        with monkeypatch.context() as changing:
+            changing.setattr(owner, name, value)
+            assert changes(first, here()) == facts
+    monkeypatch.setattr(read_here, "_CPUINFO", tmp_path / "absent")
+    assert here().facts["cpu_vendor"] == "unknown"
+
+
+def test_sessions_of_one_pass_are_a_fact() -> None:
+    arguments = {"engine_code": "c0de", "weights_digest": "5eed"}
+    batched = cpu_fingerprint(**arguments, sessions_per_pass=4)
+    assert here().differences(batched) == ("sessions_per_pass: '1' here, '4' there",)
+    with pytest.raises(InvalidInput) as caught:
+        cpu_fingerprint(**arguments, sessions_per_pass=0)
+    assert caught.value.field == "sessions_per_pass"
+
+
+def test_every_fact_has_a_remedy() -> None:
+    assert here().facts.keys() <= REMEDIES.keys()
+
+
+def test_a_mismatch_says_which_facts_and_how_to_make_them_equal() -> None:
+    one = Fingerprint.of({"threads": "1", "torch": "2", "unheard": "x"})
+    other = Fingerprint.of({"threads": "2", "torch": "2", "triton": "3"})
+    assert mismatch(one, other) == (
+        "threads: '1' here, '2' there; triton: absent here, '3' there; unheard: 'x' here, "
+        "absent there. To make them equal: start both engines with the same --threads; install "
+        "the same triton on both; make unheard equal"
+    )
+    assert remedies(one, one) == ()
+    # Two facts with one cause have one remedy.
+    gpus = Fingerprint.of({"gpu": "a", "compute_capability": "9.0"})
+    assert remedies(gpus, Fingerprint.of({})) == ("put both engines on GPUs of one kind",)
+
+
+def changes(one: Fingerprint, other: Fingerprint) -> set[str]:
+    return {line.partition(":")[0] for line in one.differences(other)}
 
 
 def test_flushed_denormals_are_a_fact() -> None:
