@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from services.engine.model.factory import build_world
+from services.engine.plugin import NO_PLUGINS, Plugin
 from services.engine.worker import Worker
 from services.engine.world import WorldModel
 from worldline.state.layout import Layout
@@ -23,10 +25,17 @@ class Loaded:
 
 
 class Models:
-    """Builds presets on demand."""
+    """Builds presets on demand: the built-in ones, and those of plug-ins."""
 
-    def __init__(self, worker: Worker, weights_seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        weights_seed: int,
+        device: torch.device,
+        plugins: Mapping[str, Plugin] = NO_PLUGINS,
+    ) -> None:
         self._worker = worker
+        self._plugins = plugins
         self._weights_seed = weights_seed
         self._device = device
         self._loaded: dict[str, Loaded] = {}
@@ -37,7 +46,7 @@ class Models:
         """The model of a preset.
 
         Raises:
-            InvalidInput: no such preset.
+            InvalidInput: no such preset, or its plug-in cannot be made.
         """
         async with self._building:
             known = self._loaded.get(preset)
@@ -54,5 +63,5 @@ class Models:
         return loaded
 
     def _load(self, preset: str) -> Loaded:
-        model = build_world(preset, self._weights_seed, self._device)
+        model = build_world(preset, self._weights_seed, self._device, self._plugins)
         return Loaded(model, plan(model.state_spec()))

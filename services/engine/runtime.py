@@ -109,19 +109,21 @@ def build(
 ) -> tuple[Engine, Upkeep]:
     """The engine of this process and its upkeep; starts nothing."""
     from services.engine.engine import Engine
-    from services.engine.model.factory import engine_code, weights_digest
+    from services.engine.model.factory import engine_code, presets, weights_digest
     from services.engine.models import Models
     from services.engine.peers import Directory, MoverSlots
+    from services.engine.plugin import load_plugins
     from services.engine.upkeep import Identity, Upkeep
 
+    plugins = load_plugins(settings.models, taken=presets())
     fingerprint = device.fingerprint(
-        engine_code=engine_code(),
-        weights_digest=weights_digest(settings.weights_seed),
+        engine_code=engine_code(plugins),
+        weights_digest=weights_digest(settings.weights_seed, plugins),
         threads=settings.threads,
-    )
+    ).serving(presets(plugins))
     engine = Engine(
         worker=worker,
-        models=Models(worker, settings.weights_seed, device.torch_device),
+        models=Models(worker, settings.weights_seed, device.torch_device, plugins),
         slots=MoverSlots(channels, settings.mover_address, settings.call_timeout_s, device),
         fingerprint=fingerprint,
     )

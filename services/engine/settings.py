@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
-from pydantic_settings import SettingsConfigDict
+from typing import Annotated
 
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from services.engine.pluginname import plugin_names
 from worldline.devicename import device_name
 from worldline.errors import InvalidInput
 from worldline.rpc.host import ServiceSettings
@@ -23,6 +26,11 @@ class EngineSettings(ServiceSettings):
     threads: int = Field(1, ge=1, le=1024, description="threads of one quantum; part of T0")
     placement_address: str = Field(..., description="host:port of placement")
     mover_address: str = Field(..., description="host:port of this node's mover")
+    models: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="models of other packages, served beside the built-in presets: "
+        "module:attribute, separated by commas; part of T0",
+    )
     weights_seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the model's weights")
     register_timeout_s: float = Field(
         30.0, gt=0, le=600, description="how long to wait for placement at start"
@@ -30,6 +38,14 @@ class EngineSettings(ServiceSettings):
     call_timeout_s: float = Field(
         10.0, gt=0, le=600, description="deadline of one call to a mover or placement"
     )
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        try:
+            return plugin_names(value) if isinstance(value, str) else value
+        except InvalidInput as error:
+            raise ValueError(error.message) from error
 
     @field_validator("device")
     @classmethod

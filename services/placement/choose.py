@@ -15,8 +15,9 @@ from typing import NamedTuple
 from services.placement.device import Nearness, Place, nearness
 from services.placement.ring import distance
 from worldline.contract import Contract, DeterminismTier
-from worldline.errors import CapacityExhausted
+from worldline.errors import CapacityExhausted, InvalidInput
 from worldline.state.manifest import Fingerprint
+from worldline.state.remedies import mismatch
 from worldline.verdict import RejectReason, Verdict
 
 #: Facts that no tier lets differ: other weights or other code are another world.
@@ -180,14 +181,22 @@ def _refusals(fleet: Collection[Candidate], wish: MoveWish) -> list[_No]:
     return [no for one in asked if (no := _why_not_target(one, wish)) is not None]
 
 
-def choose_engine(fleet: tuple[Candidate, ...], node_id: str, state_bytes: int) -> Chosen | Verdict:
-    """The engine for a new session, least utilized first; `state_bytes` 0 where not yet known."""
+def choose_engine(
+    fleet: tuple[Candidate, ...], node_id: str, state_bytes: int, preset: str
+) -> Chosen | Verdict:
+    """The engine for a new session, least utilized first; `state_bytes` 0 where not yet known.
+
+    Raises:
+        InvalidInput: no engine of the fleet serves the preset.
+    """
+    _check_known(fleet, preset)
     fits: list[tuple[float, int, str, str]] = []
     refusals: list[_No] = []
     for one in sorted(fleet, key=lambda each: (each.node_id, each.engine_id)):
         if node_id not in ("", one.node_id):
             continue
         no = _why_no_room(one, state_bytes, one.slots_free, RejectReason.DEVICE_FULL)
+        no = _why_not_served(one, preset) or no
         if no is not None:
             refusals.append(no)
             continue
@@ -195,6 +204,27 @@ def choose_engine(fleet: tuple[Candidate, ...], node_id: str, state_bytes: int) 
     if not fits:
         return _none_fits(refusals, RejectReason.NO_TARGET, "no engine can take a new session")
     return Chosen(min(fits)[3])
+
+
+def serves(one: Candidate, preset: str) -> bool:
+    """Whether the engine has a model for the preset. One that does not say is taken to have it."""
+    return one.fingerprint.presets is None or preset in one.fingerprint.presets
+
+
+def _check_known(fleet: tuple[Candidate, ...], preset: str) -> None:
+    if not fleet or any(serves(one, preset) for one in fleet):
+        return
+    known = sorted({name for one in fleet for name in one.fingerprint.presets or ()})
+    raise InvalidInput(
+        f"unknown preset {preset!r}: no engine serves it; choose one of {', '.join(known)}",
+        field="world.preset",
+    )
+
+
+def _why_not_served(one: Candidate, preset: str) -> _No | None:
+    if serves(one, preset):
+        return None
+    return _No(RejectReason.NO_TARGET, lambda: f"{one.engine_id} does not serve {preset}")
 
 
 def drained(node_id: str) -> str:
@@ -263,8 +293,8 @@ def _why_not_equal(one: Candidate, wish: MoveWish) -> _No | None:
 
 
 def _mismatch(one: Candidate, wish: MoveWish) -> str:
-    differences = "; ".join(wish.fingerprint.differences(one.fingerprint)) or "the hash"
-    return f"{one.engine_id} has another configuration ({differences})"
+    found = mismatch(wish.fingerprint, one.fingerprint)
+    return f"{one.engine_id} has another configuration ({found})"
 
 
 def _none_fits(refusals: list[_No], otherwise: RejectReason, summary: str) -> Verdict:

@@ -77,8 +77,9 @@ class Sessions:
         caller is cancelled.
 
         Raises:
-            NotFound: no such node. Conflict: the key was used for something else. Unavailable:
-                the session of this key is left from before a restart and is being undone.
+            NotFound: no such node. InvalidInput: no engine serves the preset. Conflict: the key
+                was used for something else. Unavailable: the session of this key is left from
+                before a restart and is being undone.
             WorldlineError: what the engine says about a world that it cannot make.
         """
         self._runtime.refuse_when_stopping()
@@ -158,7 +159,7 @@ class Sessions:
             asyncio.get_running_loop().time(),
         )
         known = self._extent_bytes.get(wish.world.preset, 0)
-        choice = choose_engine(fleet, wish.node_id, known)
+        choice = choose_engine(fleet, wish.node_id, known, wish.world.preset)
         return runtime.fleet.party(choice.engine_id) if isinstance(choice, Chosen) else choice
 
     async def _learn_extent(self, wish: OpenWish, party: Party) -> None:

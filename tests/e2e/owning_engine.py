@@ -9,5 +9,5 @@ def main() -> None:
     from services.engine.main import main as engine_main
     from tests.unit.engine.owning import owning_world
 
-    models.build_world = lambda name, weights_seed, device: owning_world()
+    models.build_world = lambda *_: owning_world()
     engine_main()

@@ -45,7 +45,8 @@ class ClusterOptions:
     one device.
 
     `slot_bytes` is the size of each of the `slots` slots of a node; `threads` the compute threads
-    of each engine; `port` is placement's on the loopback interface, 0 for a free one; with
+    of each engine; `port` is placement's on the loopback interface, 0 for a free one;
+    `models` are those of other packages that every engine serves, each `module:attribute`; with
     `metrics` every service answers Prometheus, there too, on a free port of its own;
     `node_options` is by node id (`node-1` and so on).
 
@@ -58,6 +59,7 @@ class ClusterOptions:
     slot_bytes: int = 64 << 20
     threads: int = 1
     devices: tuple[str, ...] = (CPU,)
+    models: tuple[str, ...] = ()
     port: int = 0
     log_format: str = "console"
     log_level: str = "info"
@@ -147,6 +149,7 @@ class ClusterOptions:
             "engine_id": f"{node_id}-{device.replace(':', '')}",
             "device": device,
             "threads": str(self.threads),
+            "models": ",".join(self.models),
             "placement_address": addresses.placement,
             "mover_address": addresses.mover,
             **options.engine_variables,

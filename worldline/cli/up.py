@@ -37,6 +37,14 @@ def up(
     ] = 64.0,
     threads: Annotated[int, typer.Option(help="Compute threads of each engine.")] = 1,
     devices: DevicesOption = CPU,
+    models: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:CLASS,...",
+            help="Models of other packages that every engine serves beside the built-in presets; "
+            "see `worldline check-engine`.",
+        ),
+    ] = "",
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Placement's port on loopback; 0: a free one.")
     ] = 7400,
@@ -60,6 +68,7 @@ def up(
             slot_bytes=int(positive(slot_mb, "slot_mb", at_least=1) * (1 << 20)),
             threads=threads,
             devices=tuple(devices.split(",")),
+            models=tuple(name.strip() for name in models.split(",") if name.strip()),
             port=port,
             log_level=log_level.value,
             metrics=metrics,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -13,6 +13,8 @@ from worldline.errors import InvalidInput
 from worldline.fields import enum_member, identifier, whole
 from worldline.state.layout import Layout
 
+#: Fact of a fingerprint: the presets that an engine serves, by name, separated by spaces.
+PRESETS_FACT = "presets"
 #: The only algorithm; a digest of another one is refused, never skipped.
 CRC64NVME = "crc64nvme"
 
@@ -54,6 +56,16 @@ class Fingerprint:
     def of(cls, facts: Mapping[str, str]) -> Fingerprint:
         """The fingerprint of these facts, in any order."""
         return cls(hash=_hash_of(dict(sorted(facts.items()))), facts=facts)
+
+    @property
+    def presets(self) -> tuple[str, ...] | None:
+        """The presets that the engine of this fingerprint serves; None where it does not say."""
+        named = self.facts.get(PRESETS_FACT)
+        return None if named is None else tuple(named.split())
+
+    def serving(self, presets: Iterable[str]) -> Fingerprint:
+        """The fingerprint of an engine that serves these presets."""
+        return Fingerprint.of({**self.facts, PRESETS_FACT: " ".join(presets)})
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
         """One line per unequal fact, sorted: "torch: '2.13.0' here, '2.12.1' there"."""

@@ -21,7 +21,7 @@ from services.placement.device import Place
 from services.placement.ring import distance
 from tests.unit.placement.makers import EQUAL, OTHER_TORCH, OTHER_WEIGHTS, candidate, contract
 from worldline.contract import DeterminismTier
-from worldline.errors import CapacityExhausted
+from worldline.errors import CapacityExhausted, InvalidInput
 from worldline.verdict import RejectReason, Verdict
 
 
@@ -111,7 +111,7 @@ def test_slots_that_moves_under_way_take_are_left_to_admission() -> None:
     """It counts its holds itself, and may know that one of them ends in time."""
     taken = candidate("1", slots_free=0, slots_for_moves=1)
     assert names(choose_targets((taken,), wish())) == ["e1"]
-    assert reason(choose_engine((taken,), "", 100)) is RejectReason.DEVICE_FULL
+    assert reason(choose_engine((taken,), "", 100, "tiny")) is RejectReason.DEVICE_FULL
 
 
 def test_targets_are_bounded_and_spread_over_nodes() -> None:
@@ -184,7 +184,7 @@ def test_each_source_is_offered_those_that_follow_it() -> None:
 
 def test_an_empty_fleet_is_no_target() -> None:
     assert reason(best((), wish())) is RejectReason.NO_TARGET
-    assert reason(choose_engine((), "", 0)) is RejectReason.NO_TARGET
+    assert reason(choose_engine((), "", 0, "tiny")) is RejectReason.NO_TARGET
 
 
 def test_a_tier_drops_only_where_the_contract_allows_it() -> None:
@@ -224,11 +224,31 @@ def test_an_engine_for_a_session_is_the_least_utilized() -> None:
         candidate("2", utilization=0.1),
         candidate("3", utilization=0.1, slots_free=2),
     )
-    assert choose_engine(fleet, "", 100) == Chosen("e3")
-    assert choose_engine(fleet, "n1", 100) == Chosen("e1")
+    assert choose_engine(fleet, "", 100, "tiny") == Chosen("e3")
+    assert choose_engine(fleet, "n1", 100, "tiny") == Chosen("e1")
     full = (candidate("1", slots_free=0),)
-    assert reason(choose_engine(full, "", 100)) is RejectReason.DEVICE_FULL
-    assert reason(choose_engine(fleet, "", 1001)) is RejectReason.STATE_TOO_LARGE
+    assert reason(choose_engine(full, "", 100, "tiny")) is RejectReason.DEVICE_FULL
+    assert reason(choose_engine(fleet, "", 1001, "tiny")) is RejectReason.STATE_TOO_LARGE
+
+
+def test_an_engine_for_a_session_serves_its_preset() -> None:
+    """One that does not say is taken to: the engine itself answers for it."""
+    built_in = ("tiny", "mg2")
+    fleet = (
+        candidate("1", fingerprint=EQUAL.serving(built_in)),
+        candidate("2", fingerprint=EQUAL.serving((*built_in, "my-world")), utilization=0.9),
+    )
+    assert choose_engine(fleet, "", 100, "tiny") == Chosen("e1")
+    assert choose_engine(fleet, "", 100, "my-world") == Chosen("e2")
+    assert choose_engine((candidate("3"), *fleet), "", 100, "my-world") == Chosen("e3")
+    refused = choose_engine(fleet, "n1", 100, "my-world")
+    assert isinstance(refused, Verdict)
+    assert refused.reason is RejectReason.NO_TARGET
+    assert "e1 does not serve my-world" in refused.explanation
+    with pytest.raises(InvalidInput) as unknown:
+        choose_engine(fleet, "", 100, "my")
+    assert unknown.value.field == "world.preset"
+    assert "mg2, my-world, tiny" in unknown.value.message
 
 
 def test_a_movers_refusal_becomes_the_right_verdict() -> None:
