@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from bench.significance import SIGNIFICANCE
 from services.engine.model.config import SMALL
 from services.engine.model.state import state_spec
 from worldline.state.digest import GRANULE_BYTES
@@ -20,13 +21,6 @@ from worldline.state.layout import Layout
 from worldline.state.leaf import TensorLeaf
 from worldline.state.tree import plan
 
-#: Bits of an element by what they mean, the lowest first; elements are little-endian.
-SIGNIFICANCE: dict[str, dict[str, range]] = {
-    "bfloat16": {"sign": range(15, 16), "exponent": range(7, 15), "mantissa": range(7)},
-    "float32": {"sign": range(31, 32), "exponent": range(23, 31), "mantissa": range(23)},
-    "int64": {"sign": range(63, 64), "high half": range(32, 63), "low half": range(32)},
-    "uint8": {"value": range(8)},
-}
 PLACES = ("first", "inner", "last")
 
 

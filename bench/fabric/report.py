@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from bench.columns import columns
 from bench.fabric.cell import Cell
 from bench.fabric.incast import PAPER, Incast
 from bench.fabric.policies.table import OURS
@@ -136,15 +137,3 @@ def _remark(comparison: Comparison) -> str:
     if comparison.figure.fitted:
         remarks.append("fitted, not predicted")
     return ", ".join(remarks)
-
-
-def columns(lines: Sequence[tuple[str, ...]], left: set[int]) -> str:
-    """Lines of equal length, one under another; `left` names the columns that are not numbers."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            text.ljust(width) if column in left else text.rjust(width)
-            for column, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from bench.columns import columns
 from bench.fabric.cell import Cell
 from bench.fabric.constants.measure import Measured, measure
 from bench.fabric.constants.policies import FixedConstants, ProbedAdmission
 from bench.fabric.constants.scenario import Scenario
-from bench.fabric.report import columns
 
 _HEADINGS = (
     "COST", "OF", "HORIZON", "OFFERED", "ADMITTED", "MISSED", "ON A PATH*", "IN FLIGHT",

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from bench.columns import columns
 from bench.fabric.cell import Cell
 from bench.fabric.drain.demand import Residents, drain, scattered
 from bench.fabric.drain.run import DrainRun
-from bench.fabric.report import columns
 from bench.fabric.workload import MOVES, Workload, make_workload
 
 #: Of interactive moves, in times of what the cell's nodes carry.

@@ -1,0 +1,1 @@
+"""Flips: single bits of a running world's caches, and who ever sees them."""
