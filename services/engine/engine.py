@@ -12,6 +12,8 @@ import structlog
 from services.engine import events as ev
 from services.engine.attach import check_manifest
 from services.engine.core import Phase
+from services.engine.fork_order import ForkOrder
+from services.engine.forking import Forked, Forking
 from services.engine.generation import Generation
 from services.engine.lease import Lease
 from services.engine.making import check_quality, memory_for, new_world
@@ -54,8 +56,17 @@ class Engine:
         self._worker = worker
         self._models = models
         self._slots = slots
-        #: Sessions that an open or attach is under way for.
+        #: Sessions that an open, an attach or a fork is under way for.
         self._arriving: set[str] = set()
+        self._forking = Forking(
+            sessions=self.sessions,
+            models=models,
+            worker=worker,
+            slots=slots,
+            coming=self._coming,
+            wake=self.generation.wake,
+            boundary_timeout_s=BOUNDARY_TIMEOUT_S,
+        )
 
     def session(self, session_id: str) -> Session:
         """The live session.
@@ -115,6 +126,10 @@ class Engine:
         session.apply(ev.CloseAsked(epoch), time.monotonic())
         self.generation.wake.notify()
         await self._gone(session)
+
+    async def fork(self, order: ForkOrder) -> Forked:
+        """Branch a live world at its next boundary; see `Forking.fork`."""
+        return await self._forking.fork(self.session(order.session_id), order)
 
     async def register(self, session_id: str) -> tuple[Manifest, move_pb2.SlotRef]:
         """The manifest at a block boundary, digests included."""

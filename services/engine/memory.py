@@ -57,6 +57,14 @@ class Memory(ABC):
     def changing(self) -> None:
         """A block is about to write the state."""
 
+    def copy(self, source: Memory, start_bytes: int, stop_bytes: int) -> None:
+        """Copy a piece of another slot on the same device into the same place of this one.
+
+        Queued, as all work of the worker's is on a GPU. Tensors of a model's own are left alone.
+        """
+        piece = source._open_buffer()[start_bytes:stop_bytes]
+        self._open_buffer()[start_bytes:stop_bytes].copy_(piece)
+
     def check_in_place(self) -> None:
         """Every leaf is still the tensor that the tree began with.
 

@@ -8,6 +8,7 @@ import grpc
 
 from services.engine.core import Phase
 from services.engine.engine import Engine
+from services.engine.fork_order import order_from_proto
 from services.engine.parse import spec_from_proto
 from services.engine.play import play
 from services.engine.session import Session
@@ -127,6 +128,25 @@ class EngineServicer(EngineServiceServicer):
                 suspended=request.suspended,
             )
         return engine_pb2.DetachResponse()
+
+    async def ForkWorld(  # noqa: N802
+        self, request: engine_pb2.ForkWorldRequest, context: grpc.aio.ServicerContext
+    ) -> engine_pb2.ForkWorldResponse:
+        """See engine.proto."""
+        order = order_from_proto(request)
+        count = len(order.branches)
+        with span("engine.fork", session_id=order.session_id, branches=count) as active:
+            forked = await self._engine.fork(order)
+            active.set(block_index=forked.block_index, held_ms=round(forked.held_ms, 3))
+        return engine_pb2.ForkWorldResponse(
+            block_index=forked.block_index,
+            branches=[
+                engine_pb2.ForkWorldResponse.Branch(
+                    layout=layout_to_proto(one.open_memory().layout()), slot=one.slot
+                )
+                for one in forked.sessions
+            ],
+        )
 
     async def DescribeEngine(  # noqa: N802
         self, request: engine_pb2.DescribeEngineRequest, context: grpc.aio.ServicerContext
