@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from worldline.contract import QUALITY_FLOOR_STEPS_MAX
 from worldline.errors import InvalidInput
 from worldline.fields import finite, whole
 from worldline.v1 import engine_pb2
@@ -16,6 +17,9 @@ KEYS = "WSAD"
 class Action:
     """Pressed keys (bit 0 forward, 1 back, 2 left, 3 right) and mouse motion in [-1, 1].
 
+    `steps` is a replay's alone, of a C4 session: the denoising steps that the replayed block had.
+    0 leaves them to the contract.
+
     Raises:
         InvalidInput: a value out of range or not finite; `field` is `action.<name>`.
     """
@@ -23,9 +27,11 @@ class Action:
     keyboard: int = 0
     mouse_dx: float = 0.0
     mouse_dy: float = 0.0
+    steps: int = 0
 
     def __post_init__(self) -> None:
         whole(self.keyboard, "action.keyboard", at_most=(1 << len(KEYS)) - 1)
+        whole(self.steps, "action.steps", at_most=QUALITY_FLOOR_STEPS_MAX)
         for name in ("mouse_dx", "mouse_dy"):
             motion = finite(getattr(self, name), f"action.{name}")
             if not -1 <= motion <= 1:
@@ -57,4 +63,5 @@ class Action:
             keyboard=self.keyboard,
             mouse_dx=self.mouse_dx,
             mouse_dy=self.mouse_dy,
+            steps=self.steps,
         )
