@@ -37,8 +37,8 @@ def changes_since(db: sqlite3.Connection, version: int) -> Changes:
     db.execute("DELETE FROM changes WHERE version <= ?", (version,))
     sessions = db.execute(
         "SELECT session_id, owner, owner_incarnation, node_id, epoch, state, contract, world, slot,"
-        " x'' AS layout, topology_hash, extent_bytes, idempotency_key, parked FROM changes"
-        " JOIN sessions ON kind = 'session' AND session_id = name WHERE version > ?"
+        " x'' AS layout, topology_hash, extent_bytes, idempotency_key, parked, forked_from"
+        " FROM changes JOIN sessions ON kind = 'session' AND session_id = name WHERE version > ?"
         " ORDER BY version",
         (version,),
     ).fetchall()

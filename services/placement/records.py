@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from services.placement.device import NUMA_NODE_MAX, DeviceRecord, device_named
+from services.placement.forked import ForkedFrom
 from services.placement.move import Move
 from services.placement.parked import Parked
 from services.placement.values import SlotName
@@ -131,6 +132,8 @@ class SessionRecord:
     idempotency_key: str = ""
     #: Where its state rests while it is suspended or on its way back.
     parked: Parked | None = None
+    #: Where it branched off; None: it was opened.
+    forked_from: ForkedFrom | None = None
 
     @property
     def takes_slot(self) -> bool:

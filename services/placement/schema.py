@@ -7,7 +7,7 @@ import sqlite3
 from services.placement.phases import MovePhase
 from worldline.errors import Conflict, InvalidInput, VersionSkew
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _TABLES = """
 CREATE TABLE nodes (
@@ -44,10 +44,13 @@ CREATE TABLE sessions (
     topology_hash BLOB NOT NULL,
     extent_bytes INTEGER NOT NULL,
     idempotency_key TEXT UNIQUE,
-    parked TEXT
+    parked TEXT,
+    forked_from TEXT
 ) STRICT;
 CREATE INDEX sessions_by_owner ON sessions (owner);
 CREATE INDEX sessions_by_node ON sessions (node_id) WHERE state <> 'closed';
+CREATE INDEX sessions_by_parent ON sessions (json_extract(forked_from, '$.session_id'))
+    WHERE forked_from IS NOT NULL;
 
 CREATE TABLE moves (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from google.protobuf.message import DecodeError
 
 from services.placement.directory import transaction
+from services.placement.forked import forked_from_json, forked_to_json
 from services.placement.move_facts import slot_from_list, slot_to_list
 from services.placement.parked import parked_from_json, parked_to_json
 from services.placement.records import SessionRecord, SessionState, WorldKind
@@ -24,28 +25,34 @@ def insert_session(db: sqlite3.Connection, session: SessionRecord) -> None:
     Raises:
         Conflict: the id or the idempotency key exists; nothing is overwritten.
     """
+    with transaction(db, durable=True):
+        add_session(db, session)
+
+
+def add_session(db: sqlite3.Connection, session: SessionRecord) -> None:
+    """As `insert_session`, within the caller's transaction."""
     world = engine_pb2.WorldSpec(preset=session.world.preset, seed=session.world.seed)
     try:
-        with transaction(db, durable=True):
-            db.execute(
-                "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    session.session_id,
-                    session.owner,
-                    session.owner_incarnation,
-                    session.node_id,
-                    session.epoch,
-                    session.state.value,
-                    contract_to_proto(session.contract).SerializeToString(deterministic=True),
-                    world.SerializeToString(deterministic=True),
-                    json.dumps(slot_to_list(session.slot)),
-                    session.layout,
-                    session.topology_hash,
-                    session.extent_bytes,
-                    session.idempotency_key or None,
-                    parked_to_json(session.parked),
-                ),
-            )
+        db.execute(
+            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                session.session_id,
+                session.owner,
+                session.owner_incarnation,
+                session.node_id,
+                session.epoch,
+                session.state.value,
+                contract_to_proto(session.contract).SerializeToString(deterministic=True),
+                world.SerializeToString(deterministic=True),
+                json.dumps(slot_to_list(session.slot)),
+                session.layout,
+                session.topology_hash,
+                session.extent_bytes,
+                session.idempotency_key or None,
+                parked_to_json(session.parked),
+                forked_to_json(session.forked_from),
+            ),
+        )
     except sqlite3.IntegrityError as error:
         raise Conflict(
             f"session {session.session_id} or its idempotency key exists: {error}",
@@ -212,6 +219,7 @@ def session_of(row: sqlite3.Row) -> SessionRecord:
             extent_bytes=row["extent_bytes"],
             idempotency_key=row["idempotency_key"] or "",
             parked=parked_from_json(row["parked"]),
+            forked_from=forked_from_json(row["forked_from"]),
         )
     except (DecodeError, TypeError, ValueError, WorldlineError) as error:
         raise InvariantBroken(
