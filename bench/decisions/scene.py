@@ -14,7 +14,7 @@ from bench.fabric.streams import stream
 from services.placement.changes import Changes
 from services.placement.choose import Candidate
 from services.placement.device import DeviceRecord
-from services.placement.fleet import Fleet, Profile
+from services.placement.fleet import Fleet
 from services.placement.move import Move
 from services.placement.phases import MovePhase
 from services.placement.records import (
@@ -26,7 +26,9 @@ from services.placement.records import (
 )
 from services.placement.shortlist import Shortlist
 from services.placement.values import SlotName
+from worldline.admissibility.profile_row import ProfileRow, QuantumSpread, RequestShape
 from worldline.contract import Contract, ServiceClass
+from worldline.numa import Binding
 from worldline.state.manifest import Fingerprint
 
 KINDS = 4
@@ -60,8 +62,8 @@ class Scene:
         for number in range(size.nodes):
             self.fleet.put_node(_node(number), 0.0)
             self.fleet.put_engine(_engine(number), 0.0)
-            profile = Profile("mg2", draw.uniform(20.0, 90.0), 4)
-            self.fleet.renew_engine(f"engine-{number:04}", "engine-1", [profile], 0.0)
+            row = _row(draw.uniform(20.0, 90.0))
+            self.fleet.renew_engine(f"engine-{number:04}", "engine-1", [row], 0.0)
         taken: Counter[int] = Counter()
         self.sessions = {
             one.session_id: one
@@ -109,6 +111,12 @@ class Scene:
 def kind_of(node_id: str) -> int:
     """Which of the kinds a node is."""
     return int(node_id.rpartition("-")[2]) % KINDS
+
+
+def _row(quantum_ms: float) -> ProfileRow:
+    spread = QuantumSpread(100, quantum_ms, quantum_ms)
+    shape, binding = RequestShape("mg2"), Binding(frozenset(range(16)), 0)
+    return ProfileRow(shape, binding, "cuda:0", 4, 3, spread, spread)
 
 
 def _node(number: int) -> NodeRecord:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
-from services.admission.device import decide_session
+from services.admission.device import SessionDecision, decide_session
 from services.admission.holds import Hold, HoldBook
 from services.admission.move import MoveDecision, MoveJudge
 from services.admission.paths import Pair, PathBook
@@ -64,11 +64,11 @@ class Admission:
         self.verdicts: Counter[str] = Counter()
         self.holds_expired = 0
 
-    def admit_session(self, request: SessionRequest) -> Verdict:
+    def admit_session(self, request: SessionRequest) -> SessionDecision:
         """May this session start on this device? Takes no hold: its slot is the mover's."""
-        verdict = decide_session(request, self.policy)
-        self.verdicts[verdict.label] += 1
-        return verdict
+        decision = decide_session(request, self.policy)
+        self.verdicts[decision.verdict.label] += 1
+        return decision
 
     def admit_move(
         self, request: MoveRequest, ticket_id: str, now_s: float, client_id: str = ""

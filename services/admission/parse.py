@@ -8,11 +8,13 @@ from services.admission.requests import (
     MoveRequest,
     MoveTarget,
     RememberedPath,
+    Resident,
     RunningMove,
     SessionRequest,
 )
 from worldline.admissibility.bounds import DURATION_MS_MAX
 from worldline.admissibility.path_rate import TransferSample
+from worldline.admissibility.row_codec import row_from_proto
 from worldline.contract import contract_from_proto
 from worldline.errors import InvalidInput
 from worldline.fields import enum_member, non_negative
@@ -31,6 +33,7 @@ def session_request(message: admission_pb2.AdmitSessionRequest) -> SessionReques
             raise InvalidInput(f"{name} must be given", field=name)
     device = message.device
     return SessionRequest(
+        preset=message.preset,
         contract=contract_from_proto(message.contract),
         state_bytes=message.state_bytes,
         device=DeviceLoad(
@@ -38,9 +41,10 @@ def session_request(message: admission_pb2.AdmitSessionRequest) -> SessionReques
             slots_total=device.slots_total,
             slots_used=device.slots_used,
             slot_bytes=device.slot_bytes,
-            quantum_ms=device.quantum_ms,
-            quanta_per_block=device.quanta_per_block,
-            utilization=device.utilization,
+            rows=tuple(row_from_proto(row) for row in device.rows),
+            residents=tuple(
+                Resident(one.preset, contract_from_proto(one.contract)) for one in device.residents
+            ),
         ),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from worldline.admissibility.profile_row import ROW_AGE_MAX_MS
 from worldline.fields import non_negative, positive, whole
 from worldline.ticket import DURATION_MS_MAX
 
@@ -38,6 +39,8 @@ class Policy:
     patience_max_ms: int = 60_000
     #: An estimate that nothing confirmed for this long is measured again before it is believed.
     path_age_max_ms: float = 600_000.0
+    #: A row of quanta that nothing confirmed for this long is not believed.
+    row_age_max_ms: float = ROW_AGE_MAX_MS
     #: Time from a ticket's issue until both ends ask for the wire: reservation and warm-up.
     valid_for_ms: int = 60_000
     #: The wire is leased for this many times the predicted transfer, within the two bounds.
@@ -68,6 +71,7 @@ class Policy:
             whole(getattr(self, name), name, at_least=1)
         non_negative(self.hysteresis, "hysteresis", at_most=1.0)
         positive(self.path_age_max_ms, "path_age_max_ms")
+        positive(self.row_age_max_ms, "row_age_max_ms")
         whole(self.valid_for_ms, "valid_for_ms", at_least=1, at_most=DURATION_MS_MAX)
         positive(self.lease_factor, "lease_factor", at_least=1.0)
         whole(self.lease_min_ms, "lease_min_ms", at_least=1, at_most=DURATION_MS_MAX)

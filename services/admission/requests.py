@@ -14,16 +14,21 @@ from worldline.admissibility.bounds import (
     check_state_bytes,
 )
 from worldline.admissibility.path_rate import TransferSample
+from worldline.admissibility.profile_row import ProfileRow, RequestShape, shape_of
 from worldline.contract import BULK_CLASSES, Contract
 from worldline.errors import IntegrityError, InvalidInput
-from worldline.fields import identifier, identifiers, non_negative, non_negatives, whole, wholes
+from worldline.fields import (
+    BYTES_MAX,
+    identifier,
+    identifiers,
+    non_negative,
+    non_negatives,
+    whole,
+    wholes,
+)
 from worldline.ticket import TOPOLOGY_HASH_BYTES_MAX, MovePurpose
 
-#: Above any device; keeps quanta and periods in a range where their products stay finite.
-QUANTUM_MS_MAX = 86_400_000.0
-QUANTA_PER_BLOCK_MAX = 1_000_000
 SLOTS_MAX = 2**32 - 1
-UTILIZATION_MAX = 1e6
 #: A ticket's whole life: until it asks, its horizon, and two leases.
 REMAINING_MS_MAX = 4 * int(DURATION_MS_MAX)
 #: Receivers in one request: more than are worth comparing.
@@ -31,11 +36,31 @@ TARGETS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Resident:
+    """A session that a device has, or will have.
+
+    Raises:
+        InvalidInput: no preset.
+    """
+
+    preset: str
+    contract: Contract
+
+    def __post_init__(self) -> None:
+        identifier(self.preset, "device.residents.preset")
+
+    @property
+    def shape(self) -> RequestShape:
+        """Whose row its quanta are charged by."""
+        return shape_of(self.preset, self.contract)
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceLoad:
     """What one device offers and already carries.
 
-    `quantum_ms` is measured for the request's shape on this device, 0 while unmeasured;
-    `utilization` sums block time over period for the resident sessions that have a period.
+    `rows` are everything that was measured there; `residents` the sessions with a period that are
+    there or on their way there.
 
     Raises:
         InvalidInput: a value out of range; `field` is `device.<name>`.
@@ -45,18 +70,17 @@ class DeviceLoad:
     slots_total: int
     slots_used: int
     slot_bytes: int
-    quantum_ms: float
-    quanta_per_block: int
-    utilization: float
+    rows: tuple[ProfileRow, ...] = ()
+    residents: tuple[Resident, ...] = ()
 
     def __post_init__(self) -> None:
         identifier(self.engine_id, "device.engine_id")
         whole(self.slots_total, "device.slots_total", at_most=SLOTS_MAX)
         whole(self.slots_used, "device.slots_used", at_most=SLOTS_MAX)
         whole(self.slot_bytes, "device.slot_bytes")
-        non_negative(self.quantum_ms, "device.quantum_ms", at_most=QUANTUM_MS_MAX)
-        whole(self.quanta_per_block, "device.quanta_per_block", at_most=QUANTA_PER_BLOCK_MAX)
-        non_negative(self.utilization, "device.utilization", at_most=UTILIZATION_MAX)
+        # As bytes of a device they are added up.
+        memory_bytes = self.slots_total * self.slot_bytes
+        whole(memory_bytes, "device.slot_bytes", at_most=BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +88,27 @@ class SessionRequest:
     """May this session start on this device?
 
     Raises:
-        InvalidInput: a state of no bytes.
+        InvalidInput: a state of no bytes, or no preset.
     """
 
+    preset: str
     contract: Contract
     state_bytes: int
     device: DeviceLoad
 
     def __post_init__(self) -> None:
+        identifier(self.preset, "preset")
         check_state_bytes(self.state_bytes, "state_bytes")
+
+    @property
+    def shape(self) -> RequestShape:
+        """Whose row its quanta are charged by."""
+        return shape_of(self.preset, self.contract)
+
+    @property
+    def has_period(self) -> bool:
+        """Whether its blocks have deadlines; a client that paces its world needs no row."""
+        return self.contract.period_ms > 0
 
 
 class MoveTarget(NamedTuple):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from services.admission.core import Admission, Finished, MoveAnswer
+from services.admission.device import SessionDecision
 from services.admission.policy import Policy
 from services.admission.requests import (
     MoveReport,
@@ -20,7 +21,6 @@ from services.admission.requests import (
 )
 from worldline.telemetry import instruments
 from worldline.ticket import SignedTicket, TicketSigner
-from worldline.verdict import Verdict
 
 _log = structlog.get_logger(__name__)
 
@@ -54,17 +54,18 @@ class AdmissionRuntime:
         """Key id, public key, and this clock now in milliseconds."""
         return self._signer.key_id, self._signer.public_key, int(self._clock() * 1e3)
 
-    def admit_session(self, request: SessionRequest) -> Verdict:
+    def admit_session(self, request: SessionRequest) -> SessionDecision:
         """Decide on a session."""
-        verdict = self.core.admit_session(request)
-        instruments().verdict(verdict.label)
+        decision = self.core.admit_session(request)
+        instruments().verdict(decision.verdict.label)
         _log.info(
             "session.decided",
-            verdict=verdict.label,
+            verdict=decision.verdict.label,
             engine_id=request.device.engine_id,
+            shape=request.shape.name,
             state_bytes=request.state_bytes,
         )
-        return verdict
+        return decision
 
     def admit_move(
         self, request: MoveRequest, client_id: str = ""

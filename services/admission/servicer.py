@@ -9,6 +9,7 @@ from services.admission.pacing import ClientPacer
 from services.admission.paths import Pair, Record, age_ms
 from services.admission.runtime import AdmissionRuntime
 from worldline.admissibility.path_rate import PathRate
+from worldline.admissibility.row_codec import shape_to_proto
 from worldline.fields import identifier
 from worldline.rpc.census import process_census
 from worldline.telemetry import note_verdict, span
@@ -38,10 +39,13 @@ class AdmissionServicer(admission_pb2_grpc.AdmissionServiceServicer):
         parsed = parse.session_request(request)
         await self._pacer.admit(_client_id(request.client_id, context))
         with span("admission.admit_session", engine_id=parsed.device.engine_id) as active:
-            verdict = self._runtime.admit_session(parsed)
-            active.set(verdict=verdict.label)
-            note_verdict(active, verdict)
-        return admission_pb2.AdmitSessionResponse(verdict=verdict_to_proto(verdict))
+            decision = self._runtime.admit_session(parsed)
+            active.set(verdict=decision.verdict.label)
+            note_verdict(active, decision.verdict)
+        return admission_pb2.AdmitSessionResponse(
+            verdict=verdict_to_proto(decision.verdict),
+            unmeasured=[shape_to_proto(shape) for shape in decision.unmeasured],
+        )
 
     async def AdmitMove(  # noqa: N802
         self, request: admission_pb2.AdmitMoveRequest, context: grpc.aio.ServicerContext

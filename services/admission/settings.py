@@ -70,6 +70,12 @@ class AdmissionSettings(ServiceSettings):
     guard_band: float = Field(
         _DEFAULT.guard_band, ge=0, le=0.9, description="part of every period left free on a device"
     )
+    row_age_max_ms: float = Field(
+        _DEFAULT.row_age_max_ms,
+        gt=0,
+        allow_inf_nan=False,
+        description="what a quantum takes is measured again where nothing confirmed it for so long",
+    )
     client_rate_per_s: int = Field(200, ge=1, description="requests per second and client")
     client_wait_max_s: float = Field(
         1.0, ge=0, le=60, description="longest wait of a request that is above the rate"
@@ -115,4 +121,5 @@ class AdmissionSettings(ServiceSettings):
             lease_min_ms=self.lease_min_ms,
             lease_max_ms=self.lease_max_ms,
             guard_band=self.guard_band,
+            row_age_max_ms=self.row_age_max_ms,
         )

@@ -9,10 +9,11 @@ from typing import Protocol
 from services.engine.core import World
 from services.engine.device import EngineDevice
 from services.engine.events import MoveOutcome
-from services.engine.profile import Profile
 from services.engine.slotfetch import map_slot
 from services.engine.slotmap import SlotMap
 from services.engine.tombstones import FailedWorld
+from worldline.admissibility.profile_row import ProfileRow
+from worldline.admissibility.row_codec import row_to_proto
 from worldline.errors import NotFound
 from worldline.rpc.channel import PROTOCOL_VERSION, ChannelPool, call
 from worldline.state.codec import fingerprint_to_proto
@@ -113,7 +114,7 @@ class Directory:
         self,
         engine_id: str,
         incarnation: str,
-        profiles: tuple[Profile, ...],
+        rows: tuple[ProfileRow, ...],
         failed: tuple[FailedWorld, ...],
         running: Iterable[World],
         within_s: float,
@@ -126,14 +127,7 @@ class Directory:
         request = placement_pb2.RenewEngineRequest(
             engine_id=engine_id,
             incarnation=incarnation,
-            profiles=[
-                placement_pb2.RenewEngineRequest.Profile(
-                    preset=profile.preset,
-                    quantum_ms=profile.quantum_ms,
-                    quanta_per_block=profile.quanta_per_block,
-                )
-                for profile in profiles
-            ],
+            rows=[row_to_proto(row) for row in rows],
             failed=[
                 placement_pb2.RenewEngineRequest.FailedWorld(
                     session_id=world.session_id, epoch=world.epoch, message=world.message

@@ -108,7 +108,7 @@ class Upkeep:
             lease_ms, owned = await self._directory.renew(
                 self._identity.engine_id,
                 self._identity.incarnation,
-                self._engine.profiles.rows(),
+                self._engine.profiles.rows(sent_at),
                 self._engine.tombstones.failed(),
                 [each.world for each in self._engine.sessions.values()],
                 self._engine.lease.lease_s,

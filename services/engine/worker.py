@@ -28,6 +28,11 @@ class Worker:
         self._device = device
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="quanta", initializer=begin)
 
+    @property
+    def device(self) -> EngineDevice:
+        """Where its functions compute."""
+        return self._device
+
     async def run(self, function: Callable[[], T]) -> T:
         """The function's result, once the device has done what it queued.
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import NamedTuple
 
 from services.placement.choose import Candidate
 from services.placement.device import DeviceRecord, Place
@@ -17,34 +18,29 @@ from services.placement.move import Move
 from services.placement.phases import MovePhase
 from services.placement.records import EngineRecord, NodeRecord, SessionRecord, SessionState
 from services.placement.values import Party
+from worldline.admissibility.profile_row import ProfileRow, RequestShape, shape_of
+from worldline.contract import Contract
 from worldline.errors import Fenced, NotFound
-from worldline.fields import identifier, positive, whole
 
 #: Sessions that generate nothing.
 _IDLE = (SessionState.LOST, SessionState.SUSPENDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """What one quantum of a preset takes on an engine's device, measured there.
+class _Told(NamedTuple):
+    """A row, and when its engine told it: from there it ages here."""
 
-    Raises:
-        InvalidInput: a number out of range; `field` is `profiles.<name>`.
-    """
+    row: ProfileRow
+    told_at: float
+
+    def aged(self, now: float) -> ProfileRow:
+        return replace(self.row, age_ms=self.row.age_ms + max(0.0, now - self.told_at) * 1e3)
+
+
+class Paced(NamedTuple):
+    """A session with a period: what it generates, and what it was promised."""
 
     preset: str
-    quantum_ms: float
-    quanta_per_block: int
-
-    def __post_init__(self) -> None:
-        identifier(self.preset, "profiles.preset")
-        positive(self.quantum_ms, "profiles.quantum_ms")
-        whole(self.quanta_per_block, "profiles.quanta_per_block", at_least=1)
-
-    @property
-    def block_ms(self) -> float:
-        """Time of one block."""
-        return self.quantum_ms * self.quanta_per_block
+    contract: Contract
 
 
 class Fleet:
@@ -59,7 +55,7 @@ class Fleet:
         self._node_until: dict[str, float] = {}
         self._engine_until: dict[str, float] = {}
         self._foreign: dict[str, Counter[str]] = {}
-        self._profiles: dict[str, dict[str, Profile]] = {}
+        self._rows: dict[str, dict[RequestShape, _Told]] = {}
         self._engines_on: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._on_change: list[Callable[[str], None]] = []
         self._cordoned: set[str] = set()
@@ -103,7 +99,8 @@ class Fleet:
         self.engines[engine.engine_id] = engine
         self._engines_on[engine.node_id][engine.engine_id] = None
         self._engine_until[engine.engine_id] = now + self.engine_lease_ms / 1e3
-        self._profiles[engine.engine_id] = {}
+        # Of the process before: it may have been bound elsewhere.
+        self._rows[engine.engine_id] = {}
         if before is None or _seat(before) == _seat(engine):
             self._changed(engine.node_id)
             return
@@ -125,9 +122,9 @@ class Fleet:
             self._changed(node_id)
 
     def renew_engine(
-        self, engine_id: str, incarnation: str, profiles: Iterable[Profile], now: float
+        self, engine_id: str, incarnation: str, rows: Iterable[ProfileRow], now: float
     ) -> None:
-        """Extend an engine's lease.
+        """Extend an engine's lease; `rows` are all that it believes in now.
 
         Raises:
             NotFound: register first. Fenced: another process has this name now.
@@ -135,7 +132,7 @@ class Fleet:
         _check(self.engine(engine_id).incarnation, incarnation, "engine", engine_id)
         changed = not self.engine_alive(engine_id, now)
         self._engine_until[engine_id] = now + self.engine_lease_ms / 1e3
-        self._profiles[engine_id].update({one.preset: one for one in profiles})
+        self._rows[engine_id] = {row.shape: _Told(row, now) for row in rows}
         if changed:
             self._changed(self.engines[engine_id].node_id)
 
@@ -236,9 +233,16 @@ class Fleet:
             return True
         return not self.node_alive(party.node_id, now)
 
-    def profile(self, engine_id: str, preset: str) -> Profile | None:
-        """What a preset was measured to take there."""
-        return self._profiles.get(engine_id, {}).get(preset)
+    def put_row(self, engine_id: str, incarnation: str, row: ProfileRow, now: float) -> None:
+        """A row that was measured between two renewals; of another process it is no row."""
+        engine = self.engines.get(engine_id)
+        if engine is not None and engine.incarnation == incarnation:
+            self._rows[engine_id][row.shape] = _Told(row, now)
+
+    def rows(self, engine_id: str, now: float) -> tuple[ProfileRow, ...]:
+        """What quanta were measured to take there, as old as they are now; by name of the shape."""
+        told = self._rows.get(engine_id, {})
+        return tuple(told[shape].aged(now) for shape in sorted(told, key=lambda one: one.name))
 
     def slots_used(
         self, sessions: tuple[SessionRecord, ...], moves: tuple[Move, ...]
@@ -338,32 +342,36 @@ class Fleet:
             utilization=utilization,
         )
 
-    def utilization(self, engine_id: str, sessions: tuple[SessionRecord, ...]) -> float:
-        """Sum over an engine's sessions with a period of block time over period."""
-        return self._utilizations(sessions).get(engine_id, 0.0)
-
     def _utilizations(self, sessions: tuple[SessionRecord, ...]) -> dict[str, float]:
         """By engine, in one pass: a fleet has many of both."""
-        paced: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+        paced: defaultdict[str, list[Paced]] = defaultdict(list)
         for one in sessions:
             pace = pace_of(one)
             if pace is not None:
                 paced[one.owner].append(pace)
         return {name: self.utilization_of(name, paces) for name, paces in paced.items()}
 
-    def utilization_of(self, engine_id: str, paces: Iterable[tuple[str, float]]) -> float:
-        """The same from the sessions' paces (`pace_of`), in any order."""
-        known = self._profiles.get(engine_id, {})
-        return math.fsum(
-            known[preset].block_ms / period_ms for preset, period_ms in paces if preset in known
-        )
+    def utilization_of(self, engine_id: str, paces: Iterable[Paced]) -> float:
+        """Sum over sessions with a period of block time over period, in any order: how busy they
+        keep it, as far as that was measured. It ranks engines; who fits is admission's to say.
+        """
+        told = self._rows.get(engine_id, {})
+        return math.fsum(_share(told, pace) for pace in paces)
 
 
-def pace_of(session: SessionRecord) -> tuple[str, float] | None:
-    """What a session generates and how often, in milliseconds; None where it keeps no pace."""
+def pace_of(session: SessionRecord) -> Paced | None:
+    """What a session generates, and how often; None where it keeps no pace."""
     if session.contract.period_ms <= 0 or session.state in _IDLE:
         return None
-    return session.world.preset, session.contract.period_ms
+    return Paced(session.world.preset, session.contract)
+
+
+def _share(told: Mapping[RequestShape, _Told], pace: Paced) -> float:
+    known = told.get(shape_of(pace.preset, pace.contract))
+    if known is None:
+        return 0.0
+    charge = known.row.charge
+    return charge.block_ms(charge.steps_at_floor(pace.contract)) / pace.contract.period_ms
 
 
 def _seat(engine: EngineRecord) -> tuple[str, str, str]:

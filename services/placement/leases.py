@@ -20,10 +20,10 @@ from services.placement.wire import (
     failed_from_proto,
     node_from_proto,
     parked_use_from_proto,
-    profile_from_proto,
     slot_to_proto,
     use_from_proto,
 )
+from worldline.admissibility.row_codec import row_from_proto
 from worldline.errors import InvalidInput, Unavailable
 from worldline.fields import identifier
 from worldline.telemetry import instruments
@@ -155,9 +155,9 @@ class Leases:
             NotFound: register first. Fenced: another process has this name now.
         """
         engine_id, fleet = identifier(request.engine_id, "engine_id"), self._runtime.fleet
-        profiles = tuple(profile_from_proto(one) for one in request.profiles)
+        rows = tuple(row_from_proto(row) for row in request.rows)
         failed = tuple(failed_from_proto(one) for one in request.failed)
-        fleet.renew_engine(engine_id, request.incarnation, profiles, _now())
+        fleet.renew_engine(engine_id, request.incarnation, rows, _now())
         self._reported.note_blocks(engine_id, request.running)
         for one in failed:
             self._sessions.close_failed(one, engine_id, request.incarnation)

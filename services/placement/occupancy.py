@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from services.placement.fleet import Fleet, pace_of
+from services.placement.fleet import Fleet, Paced, pace_of
 from services.placement.move import Move
 from services.placement.phases import MovePhase
 from services.placement.records import SessionRecord, SessionState
@@ -25,7 +25,7 @@ class _Resident(NamedTuple):
 
     seat: _Seat
     takes_slot: bool
-    pace: tuple[str, float] | None
+    pace: Paced | None
 
 
 class _Claim(NamedTuple):
@@ -48,7 +48,7 @@ class Occupancy:
         #: By node, and there by the engine that the slot is for.
         self._kept: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._coming: defaultdict[str, dict[str, int]] = defaultdict(dict)
-        self._paced: defaultdict[str, dict[str, tuple[str, float]]] = defaultdict(dict)
+        self._paced: defaultdict[str, dict[str, Paced]] = defaultdict(dict)
 
     # --- changes ---
 

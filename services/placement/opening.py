@@ -16,6 +16,7 @@ from services.placement.peers import Deadlines, Peers
 from services.placement.persistence import ask_again
 from services.placement.phases import Outcome
 from services.placement.records import SessionRecord, SessionState, WorldKind
+from services.placement.room import RoomKeeper, RoomWish
 from services.placement.runtime import Runtime
 from services.placement.values import FailedWorld, Party
 from services.placement.wire import slot_from_proto, world_to_proto
@@ -24,8 +25,8 @@ from worldline.errors import CapacityExhausted, Conflict, NotFound, Unavailable,
 from worldline.rpc.channel import call
 from worldline.state.codec import layout_from_proto
 from worldline.telemetry import note_verdict, span
-from worldline.v1 import admission_pb2, engine_pb2
-from worldline.verdict import RejectReason, Verdict, verdict_from_proto
+from worldline.v1 import engine_pb2
+from worldline.verdict import RejectReason, Verdict
 
 _log = structlog.get_logger(__name__)
 
@@ -58,6 +59,8 @@ class Sessions:
         self._peers = peers
         self._obligations = obligations
         self._deadlines = deadlines
+        #: One for all who ask about a session on an engine: they take turns.
+        self.room = RoomKeeper(runtime, peers, deadlines)
         self._opening: dict[str, asyncio.Task[Opened]] = {}
         #: Extents seen of each preset: what a new session of it will take.
         self._extent_bytes: dict[str, int] = {}
@@ -68,7 +71,7 @@ class Sessions:
             if session.extent_bytes:
                 self._extent_bytes[session.world.preset] = session.extent_bytes
             if session.state is SessionState.OPENING:
-                self._runtime.owner.start(self._abandon(session), f"abandon {session.session_id}")
+                self._runtime.owner.start(self.abandon(session), f"abandon {session.session_id}")
 
     async def open(self, wish: OpenWish) -> Opened:
         """A live session, or the verdict that there is no room for it.
@@ -119,34 +122,29 @@ class Sessions:
         if isinstance(party, Verdict):
             return party
         await self._learn_extent(wish, party)
-        known_bytes = self._extent_bytes[wish.world.preset]
-        verdict = await self._ask_admission(
-            wish.contract, wish.world.preset, known_bytes, party, wish.client_id
+        room = RoomWish(
+            wish.contract,
+            wish.world.preset,
+            self._extent_bytes[wish.world.preset],
+            party,
+            wish.client_id,
         )
-        if not verdict.admitted:
-            return verdict
-        if self._runtime.fleet.cordoned(party.node_id):
-            # A drain that began meanwhile counts on seeing whoever came before it.
-            return Verdict.reject(RejectReason.NO_TARGET, drained(party.node_id))
-        session = SessionRecord(
-            session_id=f"session-{secrets.token_hex(12)}",
-            owner=party.engine_id,
-            owner_incarnation=party.engine_incarnation,
-            node_id=party.node_id,
-            epoch=1,
-            state=SessionState.OPENING,
-            contract=wish.contract,
-            world=wish.world,
-            idempotency_key=wish.idempotency_key,
-        )
-        await self._runtime.directory.do(session_table.insert_session, session)
+        async with self.room.turn(room):
+            verdict = await self.room.ask(room)
+            if not verdict.admitted:
+                return verdict
+            if self._runtime.fleet.cordoned(party.node_id):
+                # A drain that began meanwhile counts on seeing whoever came before it.
+                return Verdict.reject(RejectReason.NO_TARGET, drained(party.node_id))
+            session = _opening(wish, party)
+            await self._runtime.directory.do(session_table.insert_session, session)
         try:
             return await self._make_world(session)
         except CapacityExhausted as error:
-            await self._abandon(session)
+            await self.abandon(session)
             return no_room(party.node_id, error, RejectReason.DEVICE_FULL)
         except WorldlineError:
-            await self._abandon(session)
+            await self.abandon(session)
             raise
 
     async def _choose(self, wish: OpenWish) -> Party | Verdict:
@@ -185,40 +183,8 @@ class Sessions:
             Unavailable, DeadlineExceeded: admission could not be asked.
         """
         preset, extent_bytes = session.world.preset, session.extent_bytes
-        return await self._ask_admission(session.contract, preset, extent_bytes, party, client_id)
-
-    async def _ask_admission(
-        self, contract: Contract, preset: str, state_bytes: int, party: Party, client_id: str
-    ) -> Verdict:
-        request = admission_pb2.AdmitSessionRequest(
-            contract=contract_to_proto(contract),
-            state_bytes=state_bytes,
-            device=await self._device_load(preset, party),
-            client_id=client_id,
-        )
-        answer: admission_pb2.AdmitSessionResponse = await ask_again(
-            lambda: call(
-                self._peers.admission().AdmitSession, request, timeout_s=self._deadlines.admit_s
-            ),
-            attempts=_ATTEMPTS,
-            gone=lambda: False,
-        )
-        return verdict_from_proto(answer.verdict)
-
-    async def _device_load(self, preset: str, party: Party) -> admission_pb2.DeviceLoad:
-        fleet = self._runtime.fleet
-        sessions = await self._runtime.sessions()
-        used = fleet.slots_used(sessions, self._runtime.open_move_tasks())
-        device = fleet.device(party.engine_id)
-        profile = fleet.profile(party.engine_id, preset)
-        return admission_pb2.DeviceLoad(
-            engine_id=party.engine_id,
-            slots_total=device.slots_total,
-            slots_used=min(device.slots_total, used[party.node_id, device.name]),
-            slot_bytes=device.slot_bytes,
-            quantum_ms=0.0 if profile is None else profile.quantum_ms,
-            quanta_per_block=0 if profile is None else profile.quanta_per_block,
-            utilization=fleet.utilization(party.engine_id, sessions),
+        return await self.room.ask(
+            RoomWish(session.contract, preset, extent_bytes, party, client_id)
         )
 
     async def _make_world(self, session: SessionRecord) -> SessionRecord:
@@ -255,7 +221,7 @@ class Sessions:
         self._extent_bytes[session.world.preset] = layout.extent_bytes
         return live
 
-    async def _abandon(self, session: SessionRecord) -> None:
+    async def abandon(self, session: SessionRecord) -> None:
         """Undo an opening whose effect at the engine is unknown. Its slot, if any, is orphaned."""
         await self._close_world(session)
         await self._runtime.directory.do(
@@ -344,6 +310,20 @@ class Sessions:
             return Outcome.GONE
         party = replace(party, engine_incarnation=session.owner_incarnation)
         return await self._obligations.close_world(party, session.session_id, session.epoch)
+
+
+def _opening(wish: OpenWish, party: Party) -> SessionRecord:
+    return SessionRecord(
+        session_id=f"session-{secrets.token_hex(12)}",
+        owner=party.engine_id,
+        owner_incarnation=party.engine_incarnation,
+        node_id=party.node_id,
+        epoch=1,
+        state=SessionState.OPENING,
+        contract=wish.contract,
+        world=wish.world,
+        idempotency_key=wish.idempotency_key,
+    )
 
 
 def _same_request(earlier: SessionRecord, wish: OpenWish) -> SessionRecord:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from services.placement.device import DeviceRecord
-from services.placement.fleet import Fleet, Profile
+from services.placement.fleet import Fleet
+from services.placement.forked import forked_to_proto
 from services.placement.orphans import SlotUse
 from services.placement.parked import ParkedUse
 from services.placement.receipt import Receipt
@@ -19,6 +20,8 @@ from services.placement.records import (
     WorldKind,
 )
 from services.placement.values import FailedWorld, Failure, PushFigures, SlotName
+from worldline.admissibility.profile_row import ProfileRow
+from worldline.admissibility.row_codec import row_to_proto
 from worldline.contract import contract_to_proto
 from worldline.errors import InvalidInput, VersionSkew
 from worldline.fields import identifier, non_negative, whole
@@ -179,15 +182,6 @@ def failed_from_proto(message: placement_pb2.RenewEngineRequest.FailedWorld) -> 
     )
 
 
-def profile_from_proto(message: placement_pb2.RenewEngineRequest.Profile) -> Profile:
-    """Parse a measured row.
-
-    Raises:
-        InvalidInput: a number out of range.
-    """
-    return Profile(message.preset, message.quantum_ms, message.quanta_per_block)
-
-
 def receipt_from_proto(message: move_pb2.Receipt, layout: Layout) -> Receipt:
     """Parse the target's receipt.
 
@@ -310,10 +304,13 @@ def session_to_proto(
         state_bytes=session.extent_bytes,
         parked=park_pb2.ParkKind.Name(0 if parked is None else parked.kind),
         block_index=block_index,
+        forked_from=forked_to_proto(session.forked_from),
     )
 
 
-def engine_to_proto(engine: EngineRecord, *, alive: bool, sessions: int) -> placement_pb2.Engine:
+def engine_to_proto(
+    engine: EngineRecord, *, alive: bool, sessions: int, rows: Iterable[ProfileRow] = ()
+) -> placement_pb2.Engine:
     """The engine as clients see it."""
     return placement_pb2.Engine(
         engine_id=engine.engine_id,
@@ -325,6 +322,7 @@ def engine_to_proto(engine: EngineRecord, *, alive: bool, sessions: int) -> plac
         sessions=sessions,
         device_uuid=engine.device_uuid,
         numa_node=engine.numa_node,
+        rows=[row_to_proto(row) for row in rows],
     )
 
 

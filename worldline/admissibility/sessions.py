@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from worldline.admissibility.bounds import check_state_bytes
 from worldline.admissibility.device_profile import DeviceProfile
 from worldline.contract import Contract
-from worldline.fields import identifier
+from worldline.fields import identifier, whole
 from worldline.verdict import RejectReason
 
 
@@ -45,7 +45,8 @@ class SessionFit:
     """Session admission read on one candidate, one device and the sessions that it has.
 
     `block_ms`, of `steps`, and `utilization_wanted` hold for every session at its quality floor:
-    at full quality where the contract names none.
+    at full quality where the contract names none. `taken_bytes` is what is in use beside the
+    residents: moves under way, sessions without a period that are not listed.
 
     Raises:
         InvalidInput: a session with a period whose shape was not measured on the device.
@@ -54,15 +55,19 @@ class SessionFit:
     candidate: SessionDemand
     residents: tuple[SessionDemand, ...]
     device: DeviceProfile
+    taken_bytes: int = 0
 
     def __post_init__(self) -> None:
+        whole(self.taken_bytes, "taken_bytes")
         for session in self._with_period():
             self.device.shape(session.shape)
 
     @property
     def resident_bytes(self) -> int:
-        """State of every session, the candidate's included."""
-        return sum(session.resident_bytes for session in (*self.residents, self.candidate))
+        """State of every session, the candidate's included, and what else is in use."""
+        return self.taken_bytes + sum(
+            session.resident_bytes for session in (*self.residents, self.candidate)
+        )
 
     @property
     def utilization_wanted(self) -> float:
@@ -113,12 +118,14 @@ class SessionFit:
             "utilization_max": self.utilization_max,
         }
         if self.candidate.has_period:
-            steps = self._steps(self.candidate)
+            shape = self.device.shape(self.candidate.shape)
+            steps = shape.steps_at_floor(self.candidate.contract)
             numbers |= {
                 "period_ms": self.candidate.contract.period_ms,
-                "quantum_ms": self.device.shape(self.candidate.shape).quantum_ms,
+                "quantum_ms": shape.quantum_ms,
                 "steps": float(steps),
-                "block_ms": self.device.shape(self.candidate.shape).block_ms(steps),
+                "block_ms": shape.block_ms(steps),
+                "utilization_alone": self._share(self.candidate),
             }
         return numbers
 
@@ -129,17 +136,12 @@ class SessionFit:
         period_ms = session.contract.period_ms
         shares = sum(self._share(it) for it in sessions if it.contract.period_ms <= period_ms)
         quanta_ms = (
-            self.device.shape(other.shape).quantum_ms
+            self.device.shape(other.shape).longest_ms
             for other in sessions
             if other.contract.period_ms > period_ms
         )
         return shares + max(quanta_ms, default=0.0) / period_ms
 
     def _share(self, session: SessionDemand) -> float:
-        steps = self._steps(session)
-        return self.device.shape(session.shape).block_ms(steps) / session.contract.period_ms
-
-    def _steps(self, session: SessionDemand) -> int:
-        """Steps of a block at the session's floor; all of them where it may not be degraded."""
         shape = self.device.shape(session.shape)
-        return session.contract.quality_floor_steps or shape.denoising_steps
+        return shape.block_ms(shape.steps_at_floor(session.contract)) / session.contract.period_ms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -126,6 +127,7 @@ def test_one_device_by_hand() -> None:
         "quantum_ms": 85.8,
         "steps": 2.0,
         "block_ms": pytest.approx(257.4),
+        "utilization_alone": pytest.approx(0.2574),
     }
 
 
@@ -206,7 +208,7 @@ ticks = st.builds(
 @given(st.lists(ticks, min_size=1, max_size=3), st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
 def test_what_is_admitted_is_never_late(sessions: list[SessionDemand], quantum: int) -> None:
-    shape = ShapeProfile(float(quantum), 3, context_quanta=0)
+    shape = ShapeProfile(float(quantum), 8, context_quanta=0)
     *residents, candidate = sessions
     fit = SessionFit(candidate, tuple(residents), DeviceProfile(10, 0.0, {"tick": shape}))
     late = any(
@@ -288,10 +290,45 @@ def test_a_step_more_costs_a_quantum(quantum_ms: float, context: int, steps: int
     assert shape.block_ms(steps) >= quantum_ms
 
 
+def test_the_last_quantum_of_a_block_may_cost_something_else() -> None:
+    shape = ShapeProfile(10.0, 3, closing_ms=18.0)
+    assert [shape.block_ms(steps) for steps in (1, 2, 3)] == [28.0, 38.0, 48.0]
+    assert shape.longest_ms == 18.0
+    assert ShapeProfile(10.0, 3, closing_ms=4.0).longest_ms == 10.0
+    # It is the longest quantum that a session with a nearer deadline waits for.
+    device = DeviceProfile(10**12, 0.0, {"fast": ShapeProfile(1.0, 3), "slow": shape})
+    fast, slow = _session("fast", 20.0, 3), _session("slow", 1_000.0, 3)
+    fit = SessionFit(fast, (slow,), device)
+    assert fit.utilization_wanted == pytest.approx((4.0 + 18.0) / 20.0)
+
+
+def test_one_quantum_for_all_steps() -> None:
+    """A model that does three steps in one pass: nothing is saved by leaving some out."""
+    shape = ShapeProfile(10.0, 3, context_quanta=-2)
+    assert [shape.block_ms(steps) for steps in (1, 2, 3)] == [10.0, 10.0, 10.0]
+
+
+def test_a_cap_on_degraded_blocks_is_charged_for_the_whole_one() -> None:
+    shape = SHAPES["solo"]
+    plain, floored = _session(steps=0).contract, _session(steps=1).contract
+    capped = replace(floored, degraded_consecutive_max=2)
+    assert [shape.steps_at_floor(one) for one in (plain, floored, capped)] == [3, 1, 3]
+    assert shape.steps_at_floor(_session(steps=9).contract) == 3, "no block has more"
+
+
+def test_what_is_taken_already_is_no_room() -> None:
+    device = _device(memory_bytes=3 * RESIDENT_BYTES)
+    assert SessionFit(_session(), (), device, 2 * RESIDENT_BYTES).fits_memory
+    assert SessionFit(_session(), (), device, 2 * RESIDENT_BYTES + 1).reason is (
+        RejectReason.DEVICE_FULL
+    )
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
 def test_bad_values_are_named(bad: float) -> None:
     for call, field in (
         (lambda: ShapeProfile(bad, 3), "quantum_ms"),
+        (lambda: ShapeProfile(1.0, 3, closing_ms=bad), "closing_ms"),
         (lambda: DeviceProfile(1, bad, {}), "guard_band"),
     ):
         with pytest.raises(InvalidInput) as caught:
@@ -303,8 +340,9 @@ def test_bad_values_are_named(bad: float) -> None:
 def test_bad_counts_are_named(bad: int) -> None:
     for call, field in (
         (lambda: ShapeProfile(1.0, bad), "denoising_steps"),
-        (lambda: ShapeProfile(1.0, 3, bad), "context_quanta"),
+        (lambda: ShapeProfile(1.0, 3, bad if bad > 0 else -1_001), "context_quanta"),
         (lambda: ShapeProfile(1.0, 3).block_ms(bad), "steps"),
+        (lambda: SessionFit(_session(), (), _device(), bad), "taken_bytes"),
         (lambda: DeviceProfile(bad, 0.0, {}), "memory_bytes"),
         (lambda: _session(resident_bytes=bad), "resident_bytes"),
     ):

@@ -12,8 +12,10 @@ from services.admission.requests import (
     MoveReport,
     MoveRequest,
     MoveTarget,
+    Resident,
     SessionRequest,
 )
+from tests.rows import row
 from worldline.admissibility.path_rate import TransferSample
 from worldline.contract import Contract, ServiceClass
 from worldline.ticket import MovePurpose
@@ -26,17 +28,25 @@ DEVICE = DeviceLoad(
     slots_total=4,
     slots_used=1,
     slot_bytes=STATE_BYTES,
-    quantum_ms=93.9,
-    quanta_per_block=4,
-    utilization=0.0,
+    rows=(row("mg2"),),
 )
 
 
+#: What of a change to a session is its contract's.
+_PROMISED = ("period_ms", "quality_floor_steps", "degraded_consecutive_max", "decode_tier")
+
+
 def session(**changes: Any) -> SessionRequest:
-    """A session of MG2's size; `period_ms` is the contract's, other changes the device's."""
-    contract = dataclasses.replace(CONTRACT, period_ms=changes.pop("period_ms", 400.0))
+    """A session of MG2's size on the paper's device: what its contract has not, is the device's."""
+    promised = {name: changes.pop(name) for name in _PROMISED if name in changes}
+    contract = dataclasses.replace(CONTRACT, **{"period_ms": 400.0, **promised})
     state_bytes = changes.pop("state_bytes", STATE_BYTES)
-    return SessionRequest(contract, state_bytes, dataclasses.replace(DEVICE, **changes))
+    return SessionRequest("mg2", contract, state_bytes, dataclasses.replace(DEVICE, **changes))
+
+
+def resident(preset: str = "mg2", **promised: Any) -> Resident:
+    """One that the device has already, with a period of 400 ms."""
+    return Resident(preset, dataclasses.replace(CONTRACT, **{"period_ms": 400.0, **promised}))
 
 
 def receiver(node_id: str, **changes: Any) -> MoveTarget:

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.admission import parse
+from tests.rows import row
+from worldline.admissibility.row_codec import row_to_proto
 from worldline.contract import contract_to_proto
 from worldline.errors import InvalidInput
 from worldline.ticket import MovePurpose
-from worldline.v1 import admission_pb2, move_pb2
+from worldline.v1 import admission_pb2, move_pb2, profile_pb2
 
 from .builders import CONTRACT, STATE_BYTES
 
@@ -38,10 +40,10 @@ def session_message(**device: Any) -> admission_pb2.AdmitSessionRequest:
         "engine_id": "engine-a",
         "slots_total": 2,
         "slot_bytes": STATE_BYTES,
-        "quantum_ms": 90.0,
-        "quanta_per_block": 4,
+        "rows": [row_to_proto(row("mg2"))],
     }
     return admission_pb2.AdmitSessionRequest(
+        preset="mg2",
         contract=contract_to_proto(CONTRACT),
         state_bytes=STATE_BYTES,
         device=admission_pb2.DeviceLoad(**(fields | device)),
@@ -131,12 +133,14 @@ def test_a_bad_horizon_is_named_on_the_way_in(bad: float) -> None:
     ("device", "field"),
     [
         ({"engine_id": ""}, "device.engine_id"),
-        ({"quantum_ms": -1.0}, "device.quantum_ms"),
-        ({"quantum_ms": math.nan}, "device.quantum_ms"),
-        ({"quanta_per_block": 2**32 - 1}, "device.quanta_per_block"),
-        ({"utilization": math.inf}, "device.utilization"),
-        ({"utilization": -0.1}, "device.utilization"),
         ({"slot_bytes": 2**63}, "device.slot_bytes"),
+        ({"slots_total": 2**32 - 1, "slot_bytes": 2**40}, "device.slot_bytes"),
+        ({"rows": [profile_pb2.ProfileRow()]}, "closing"),
+        ({"residents": [{"preset": ""}]}, "contract.service_class"),
+        (
+            {"residents": [{"preset": "", "contract": contract_to_proto(CONTRACT)}]},
+            "device.residents.preset",
+        ),
     ],
 )
 def test_a_bad_device_is_named(device: dict[str, Any], field: str) -> None:

@@ -34,6 +34,7 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("guard_band", math.nan),
         ("lease_factor", math.nan),
         ("path_age_max_ms", math.inf),
+        ("row_age_max_ms", 0.0),
         ("client_rate_per_s", 0),
     ],
 )
@@ -50,7 +51,13 @@ def test_bounds_that_contradict_each_other_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("name", "bad"),
-    [("holds_max", 0), ("valid_for_ms", 0), ("lease_factor", 0.5), ("guard_band", -0.1)],
+    [
+        ("holds_max", 0),
+        ("valid_for_ms", 0),
+        ("lease_factor", 0.5),
+        ("guard_band", -0.1),
+        ("row_age_max_ms", 0.0),
+    ],
 )
 def test_a_bad_limit_is_named(name: str, bad: float) -> None:
     with pytest.raises(InvalidInput) as caught:

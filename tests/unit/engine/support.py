@@ -207,7 +207,7 @@ class FakeDirectory:
         self,
         engine_id: str,
         incarnation: str,
-        profiles: object,
+        rows: object,
         failed: tuple[FailedWorld, ...],
         running: Iterable[World],
         within_s: float,

@@ -14,9 +14,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.rows import row
 from tests.unit.placement.makers import EQUAL
 from tests.unit.placement.park_fakes import ParkedCopies
-from worldline.contract import DeterminismTier
+from worldline.admissibility.profile_row import RequestShape
+from worldline.admissibility.row_codec import row_to_proto, shape_to_proto
+from worldline.contract import DecodeTier, DeterminismTier
 from worldline.errors import CapacityExhausted, NotFound, TicketRefused
 from worldline.rpc.server import GrpcServer
 from worldline.state.codec import (
@@ -96,6 +99,8 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         self.moved_to: dict[str, str] = {}
         self.suspended: list[str] = []
         self.tiers: dict[str, int] = {}
+        #: Shapes whose quanta it was asked to time.
+        self.measured: list[RequestShape] = []
 
     def manifest(self, session_id: str, *, digests: bool) -> Manifest:
         return Manifest(
@@ -137,9 +142,15 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         return await self._do("RegisterWorld", work)
 
     async def WarmWorld(self, request: Any, context: Any) -> Any:
-        return await self._do(
-            "WarmWorld", lambda: engine_pb2.WarmWorldResponse(extent_bytes=LAYOUT.extent_bytes)
-        )
+        def work() -> Any:
+            answer = engine_pb2.WarmWorldResponse(extent_bytes=LAYOUT.extent_bytes)
+            if request.measure:
+                shape = RequestShape(request.world.preset, DecodeTier(request.measure))
+                self.measured.append(shape)
+                answer.row.CopyFrom(row_to_proto(row(shape=shape)))
+            return answer
+
+        return await self._do("WarmWorld", work)
 
     async def Freeze(self, request: Any, context: Any) -> Any:
         def work() -> Any:
@@ -372,6 +383,14 @@ class FakeAdmission(admission_pb2_grpc.AdmissionServiceServicer):
     async def AdmitSession(self, request: Any, context: Any) -> Any:
         def work() -> Any:
             self.loads.append(request.device)
+            known = {one.shape.preset for one in request.device.rows}
+            lacks = {request.preset, *(one.preset for one in request.device.residents)} - known
+            if request.contract.period_ms > 0 and lacks:
+                no = Verdict.reject(RejectReason.QUANTUM_UNMEASURED, "unknown", retry_after_ms=9)
+                return admission_pb2.AdmitSessionResponse(
+                    verdict=verdict_to_proto(no),
+                    unmeasured=[shape_to_proto(RequestShape(one)) for one in sorted(lacks)],
+                )
             verdict = self.session_verdicts.pop(0) if self.session_verdicts else None
             return admission_pb2.AdmitSessionResponse(
                 verdict=verdict_to_proto(verdict or Verdict.admit("room"))

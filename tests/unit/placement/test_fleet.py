@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from services.placement.fleet import Fleet, Profile
+from services.placement.fleet import Fleet
 from services.placement.phases import MovePhase
 from services.placement.records import SessionState, address
 from services.placement.values import Party
+from tests.rows import row
 from tests.unit.placement.makers import contract, engine, entry, node, session
 from worldline.errors import Fenced, InvalidInput, NotFound
 
@@ -88,20 +89,50 @@ def test_the_snapshot_says_what_choices_need(fleet: Fleet) -> None:
 
 
 def test_utilization_counts_sessions_with_a_period(fleet: Fleet) -> None:
-    fleet.renew_engine("e1", "i1", [Profile("tiny", 25.0, 4)], 0.0)
+    fleet.renew_engine("e1", "i1", [row("tiny", 25.0)], 0.0)
     paced = session(contract=contract(period_ms=400.0))
     lost = session(contract=contract(period_ms=400.0), state=SessionState.LOST)
-    assert fleet.utilization("e1", (paced, paced, session(), lost)) == pytest.approx(0.5)
-    assert fleet.utilization("e2", (paced,)) == 0.0
-    shares = [one.utilization for one in fleet.candidates((paced, paced, lost), (), 0.1)]
-    assert shares == pytest.approx([0.5, 0.0])
+    elsewhere = session(owner="e2", node_id="n2", contract=contract(period_ms=400.0))
+    sessions = (paced, paced, session(), lost, elsewhere)
+    shares = [one.utilization for one in fleet.candidates(sessions, (), 0.1)]
+    assert shares == pytest.approx([0.5, 0.0]), "of the second nothing is measured"
 
 
-@pytest.mark.parametrize("quantum_ms", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_profile_is_a_measurement(quantum_ms: float) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        Profile("tiny", quantum_ms, 4)
-    assert caught.value.field == "profiles.quantum_ms"
+def test_utilization_is_at_the_quality_floor(fleet: Fleet) -> None:
+    fleet.renew_engine("e1", "i1", [row("tiny", 25.0)], 0.0)
+    floored = session(contract=contract(period_ms=400.0, quality_floor_steps=1))
+    capped = session(
+        contract=contract(period_ms=400.0, quality_floor_steps=1, degraded_consecutive_max=2)
+    )
+    shares = [
+        fleet.candidates((one,), (), 0.1)[0].utilization for one in (floored, capped, session())
+    ]
+    assert shares == pytest.approx([50 / 400, 100 / 400, 0.0])
+
+
+def test_a_row_ages_from_when_it_was_told(fleet: Fleet) -> None:
+    fleet.renew_engine("e1", "i1", [row("tiny", age_ms=40.0), row("mg2")], 1.0)
+    assert [one.age_ms for one in fleet.rows("e1", 1.0)] == [0.0, 40.0]
+    assert [one.age_ms for one in fleet.rows("e1", 3.5)] == [2_500.0, 2_540.0]
+    assert fleet.rows("e2", 1.0) == ()
+
+
+def test_a_row_that_its_engine_leaves_out_is_gone(fleet: Fleet) -> None:
+    """It has grown too old there, or the engine has been bound elsewhere."""
+    fleet.renew_engine("e1", "i1", [row("tiny"), row("mg2")], 0.0)
+    fleet.renew_engine("e1", "i1", [row("mg2")], 0.1)
+    assert [one.shape.preset for one in fleet.rows("e1", 0.1)] == ["mg2"]
+
+
+def test_the_next_process_begins_without_rows(fleet: Fleet) -> None:
+    fleet.renew_engine("e1", "i1", [row("tiny")], 0.0)
+    fleet.put_engine(engine("1", "i2"), 0.1)
+    assert fleet.rows("e1", 0.1) == ()
+    fleet.put_row("e1", "i1", row("tiny"), 0.2)
+    assert fleet.rows("e1", 0.2) == (), "measured by the process before"
+    fleet.put_row("e1", "i2", row("tiny"), 0.2)
+    assert [one.shape.preset for one in fleet.rows("e1", 0.2)] == ["tiny"]
+    fleet.put_row("nobody", "i2", row("tiny"), 0.2)
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x"])

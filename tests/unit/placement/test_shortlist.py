@@ -14,12 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from services.placement.changes import Changes
 from services.placement.choose import TARGETS_MAX, Candidate, MoveWish, choose_targets
 from services.placement.device import DeviceRecord, Place
-from services.placement.fleet import Fleet, Profile
+from services.placement.fleet import Fleet
 from services.placement.move import Move
 from services.placement.phases import MovePhase
 from services.placement.records import EngineRecord, NodeRecord, SessionRecord, SessionState
 from services.placement.shortlist import Shortlist
 from services.placement.values import Party, SlotName
+from tests.rows import row
 from tests.unit.placement.makers import EQUAL, OTHER_TORCH, OTHER_WEIGHTS, contract, entry, session
 from worldline.contract import DeterminismTier
 from worldline.verdict import Verdict
@@ -123,8 +124,8 @@ class Shortlisted(RuleBasedStateMachine):
                 self.fleet.renew_node(node_id, "j", Counter({device: foreign}), self.now)
         for engine_id in sorted(self.fleet.engines):
             if data.draw(st.booleans()):
-                profiles = [Profile("tiny", 5.0, foreign)] if foreign else []
-                self.fleet.renew_engine(engine_id, "i", profiles, self.now)
+                rows = [row("tiny", 5.0 * foreign)] if foreign else []
+                self.fleet.renew_engine(engine_id, "i", rows, self.now)
 
     @rule(elapsed_s=st.sampled_from([0.1, 0.6, 1.0]))
     def wait(self, elapsed_s: float) -> None:

@@ -1,0 +1,97 @@
+"""Measuring: blocks of a throwaway session, timed, so that a row is there before a promise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import cast
+
+import torch
+
+from services.engine.device import EngineDevice
+from services.engine.generation import decoded, step
+from services.engine.models import Loaded
+from services.engine.profile import Profiles
+from services.engine.worker import Worker
+from services.engine.world import Action, Frames, OwnsState, StateTree
+from worldline.admissibility.profile_row import RequestShape
+from worldline.state.digest import crc64
+from worldline.state.tree import materialize
+
+#: The first block has the transient and a shorter window than all others: it is run, not timed.
+BLOCKS_UNTIMED = 1
+#: Two of the window's full length. More would say more, and keep whoever waits from opening.
+BLOCKS_TIMED = 2
+
+
+async def measure(worker: Worker, loaded: Loaded, shape: RequestShape, profiles: Profiles) -> None:
+    """Learn the row of that shape, quantum by quantum: between two of them the worlds that play
+    here get theirs, and wait for one quantum of another as they may for any.
+
+    Raises:
+        CapacityExhausted: the model has no tensors for one more session.
+    """
+    world = _Throwaway(loaded, shape, worker.device)
+    try:
+        await worker.run(world.begin)
+        for block_index in range(BLOCKS_UNTIMED + BLOCKS_TIMED):
+            closing = False
+            while not closing:
+                elapsed_ms, closing = await worker.run(world.quantum)
+                if block_index >= BLOCKS_UNTIMED:
+                    now = time.monotonic()
+                    profiles.add(shape, loaded.model, elapsed_ms, closing=closing, now=now)
+    finally:
+        await worker.run(world.end)
+
+
+class _Throwaway:
+    """A session of nobody, in memory of its own. Used in the worker's thread alone."""
+
+    def __init__(self, loaded: Loaded, shape: RequestShape, device: EngineDevice) -> None:
+        self._model = loaded.model
+        self._layout = loaded.layout
+        self._shape = shape
+        self._device = device
+        self._state: StateTree | None = None
+        self._lent = False
+        self._block_index = 0
+        self._run: Generator[None, None, Frames] | None = None
+
+    def begin(self) -> None:
+        """A fresh state, where the model's states are."""
+        if isinstance(self._model, OwnsState):
+            self._state, self._lent = self._model.lend(), True
+        else:
+            extent_bytes, device = self._layout.extent_bytes, self._device.torch_device
+            buffer = torch.zeros(extent_bytes, dtype=torch.uint8, device=device)
+            self._state = cast(StateTree, materialize(self._layout, buffer))
+        self._model.initialise(self._state, seed=0)
+
+    def quantum(self) -> tuple[float, bool]:
+        """What the next quantum took, in milliseconds, and whether it ended its block.
+
+        Timed from the first instruction until the device is done, and with a block's last one also
+        what is sent of it: as long as nobody else can have the worker.
+        """
+        if self._state is None:
+            raise RuntimeError("begin() comes first")
+        if self._run is None:
+            action = Action(self._block_index)
+            self._run = self._model.block(self._state, action, self._model.denoising_steps)
+        started = time.perf_counter()
+        finished = step(self._run)
+        self._device.settle()
+        if finished is not None:
+            crc64(decoded(finished, self._shape.decode_tier).pixels)
+            self._run, self._block_index = None, self._block_index + 1
+        return (time.perf_counter() - started) * 1e3, finished is not None
+
+    def end(self) -> None:
+        """Give the state back."""
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+        state, self._state = self._state, None
+        if state is not None and self._lent and isinstance(self._model, OwnsState):
+            self._model.take_back(state)
