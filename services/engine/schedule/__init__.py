@@ -4,8 +4,7 @@ Pure: claims and `now` in, a choice and its reason out. The same code decides in
 the simulation (`bench/serving`).
 """
 
-from services.engine.schedule.candidate import Candidate, candidate_of, next_release, pick
-from services.engine.schedule.choice import Band, Choice, Idle, Wait
+from services.engine.schedule.choice import Band, Choice, Idle, Wait, pick
 from services.engine.schedule.claim import Claim
 from services.engine.schedule.grid import Release, ReleaseGrid, transient_over
 from services.engine.schedule.guard import Guard, headroom_s, slack_s
@@ -21,7 +20,6 @@ from services.engine.schedule.wave import wave_floors
 
 __all__ = [
     "Band",
-    "Candidate",
     "Choice",
     "Claim",
     "Firm",
@@ -34,10 +32,8 @@ __all__ = [
     "Steps",
     "Wait",
     "Why",
-    "candidate_of",
     "choose_steps",
     "headroom_s",
-    "next_release",
     "pick",
     "slack_s",
     "transient_over",

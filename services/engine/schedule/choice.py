@@ -18,13 +18,14 @@ in mid-block that somebody waits for does not: it is hard, and due when they wan
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 from services.engine.schedule.claim import Claim
-from services.engine.schedule.guard import Guard, headroom_s
+from services.engine.schedule.guard import Guard, least_slack_s
 from worldline.contract import ServiceClass
 
 _NO_WAVES: Mapping[str, int] = MappingProxyType({})
@@ -84,71 +85,81 @@ def pick(
 
     `floors` is `wave.wave_floors` of all sessions here; without it no barrier holds.
     """
-    ready = _Ready(claims, now, floors)
-    if ready.hard is not None and not ready.soft:
-        return Choice(ready.hard, Band.HARD)
-    if ready.hard is None and not ready.soft and not ready.bulk:
+    ready = _sorted_out(claims, now, floors)
+    hard = min(ready.hard, key=_rank, default=None)
+    if hard is not None and not ready.soft:
+        return Choice(hard, Band.HARD)
+    if hard is None and not ready.soft and not ready.bulk:
         return Idle(ready.until, ready.why_idle)
-    headroom = headroom_s(ready.reserving, now, guard)
-    for claim in sorted(ready.soft, key=lambda claim: claim.rank):
-        if ready.hard is not None and ready.hard.rank <= claim.rank:
-            break
-        if guard.allows(claim.quantum_s, headroom):
-            return Choice(claim, Band.SOFT, headroom)
-    if ready.hard is not None:
-        return Choice(ready.hard, Band.HARD, headroom)
-    for claim in sorted(ready.bulk, key=lambda claim: (claim.arrived_at, claim.session_id)):
-        if guard.allows(claim.quantum_s, headroom):
-            return Choice(claim, Band.BULK, headroom)
-    return Idle(ready.until, Wait.GUARDED, headroom)
+    headroom_s = least_slack_s(ready.due, now, guard)
+    soft = _first_that_fits(ready.soft, guard, headroom_s, key=_rank)
+    if soft is not None and (hard is None or soft.rank < hard.rank):
+        return Choice(soft, Band.SOFT, headroom_s)
+    if hard is not None:
+        return Choice(hard, Band.HARD, headroom_s)
+    bulk = _first_that_fits(ready.bulk, guard, headroom_s, key=_asked_first)
+    if bulk is not None:
+        return Choice(bulk, Band.BULK, headroom_s)
+    return Idle(ready.until, Wait.GUARDED, headroom_s)
 
 
+@dataclass(slots=True)
 class _Ready:
     """Claims by class, those that can run now."""
 
-    __slots__ = ("bulk", "hard", "reserving", "soft", "until", "why_idle")
+    hard: list[Claim] = field(default_factory=list)
+    soft: list[Claim] = field(default_factory=list)
+    bulk: list[Claim] = field(default_factory=list)
+    #: Deadline and expected work of all hard claims, released or not.
+    due: list[tuple[float, float]] = field(default_factory=list)
+    until: float = math.inf
+    why_idle: Wait = Wait.NO_WORK
 
-    def __init__(self, claims: Iterable[Claim], now: float, floors: Mapping[str, int]) -> None:
-        self.hard: Claim | None = None
-        self.soft: list[Claim] = []
-        self.bulk: list[Claim] = []
-        #: All hard claims, released or not.
-        self.reserving: list[Claim] = []
-        self.until = math.inf
-        self.why_idle = Wait.NO_WORK
-        replay: Claim | None = None
-        for claim in claims:
-            if claim.hard:
-                self.reserving.append(claim)
-            if claim.prospective or claim.release_at > now:
-                if claim.release_at > now:
-                    self.until = min(self.until, claim.release_at)
-                    self._idle(Wait.NOT_RELEASED)
-            elif _barred(claim, floors):
-                self._idle(Wait.BARRIER)
-            elif claim.hard:
-                if self.hard is None or claim.rank < self.hard.rank:
-                    self.hard = claim
-            elif claim.service_class is ServiceClass.C3_BULK:
-                self.bulk.append(claim)
-            elif claim.service_class is ServiceClass.C4_REPLAY:
-                if replay is None or _asked_first(claim) < _asked_first(replay):
-                    replay = claim
-            else:
-                self.soft.append(claim)
-        if replay is not None:
-            self.soft.append(replay)
 
-    def _idle(self, why: Wait) -> None:
-        """A barrier says more than a release that is to come."""
-        if self.why_idle is not Wait.BARRIER:
-            self.why_idle = why
+def _sorted_out(claims: Iterable[Claim], now: float, floors: Mapping[str, int]) -> _Ready:
+    """The loop that runs over every session between any two quanta."""
+    ready = _Ready()
+    replays: list[Claim] = []
+    for claim in claims:
+        hard = claim.hard
+        if hard:
+            ready.due.append((claim.due_at, claim.left_s))
+        if claim.release_at > now:
+            ready.until = min(ready.until, claim.release_at)
+            if ready.why_idle is Wait.NO_WORK:
+                ready.why_idle = Wait.NOT_RELEASED
+        elif claim.prospective:
+            continue
+        elif claim.wave_id and _barred(claim, floors):
+            ready.why_idle = Wait.BARRIER
+        elif hard:
+            ready.hard.append(claim)
+        elif claim.service_class is ServiceClass.C3_BULK:
+            ready.bulk.append(claim)
+        elif claim.service_class is ServiceClass.C4_REPLAY:
+            replays.append(claim)
+        else:
+            ready.soft.append(claim)
+    if replays:
+        ready.soft.append(min(replays, key=_asked_first))
+    return ready
+
+
+def _first_that_fits(
+    claims: list[Claim], guard: Guard, headroom_s: float, key: Callable[[Claim], Any]
+) -> Claim | None:
+    fitting = [claim for claim in claims if guard.allows(claim.quantum_s, headroom_s)]
+    return min(fitting, key=key, default=None)
 
 
 def _barred(claim: Claim, floors: Mapping[str, int]) -> bool:
-    if claim.mid_block or not claim.wave_id:
+    if claim.mid_block:
         return False
     return claim.block_index > floors.get(claim.wave_id, claim.block_index)
+
+
+def _rank(claim: Claim) -> tuple[float, float, str]:
+    return claim.rank
 
 
 def _asked_first(claim: Claim) -> tuple[float, str]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from worldline.contract import ServiceClass
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """What the schedule knows of a session that has work, or soon will.
 
-    All times are seconds on one monotonic clock. Expected times come from measured rows, 0 where
-    nothing was measured yet: such a quantum is never held back, or it would never be measured.
+    One is made for every session between any two quanta, so it is the cheapest of values. All times
+    are seconds on one monotonic clock. Expected times come from measured rows, 0 where nothing was
+    measured yet: such a quantum is not held back, or it would never be measured.
     """
 
     session_id: str

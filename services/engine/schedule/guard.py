@@ -60,7 +60,7 @@ def headroom_s(claims: Iterable[Claim], now: float, guard: Guard) -> float:
     released yet count in full, since what starts now may end after their release. Infinite
     without hard claims.
     """
-    return _least_slack((claim for claim in claims if claim.hard), now, guard, since=-math.inf)
+    return least_slack_s([(each.due_at, each.left_s) for each in claims if each.hard], now, guard)
 
 
 def slack_s(claim: Claim, claims: Iterable[Claim], now: float, guard: Guard) -> float:
@@ -69,18 +69,24 @@ def slack_s(claim: Claim, claims: Iterable[Claim], now: float, guard: Guard) -> 
     Its own deadline bounds it, less what is due before; and every later deadline less what is due
     by then. `claim` itself is left out of what is due. A soft deadline bounds nobody else.
     """
-    others = (other for other in claims if other.hard and other.session_id != claim.session_id)
-    itself = Claim(claim.session_id, claim.service_class, 0.0, claim.due_at, 0.0)
-    return _least_slack((itself, *others), now, guard, since=claim.due_at)
+    others = [
+        (other.due_at, other.left_s)
+        for other in claims
+        if other.hard and other.session_id != claim.session_id
+    ]
+    return least_slack_s([*others, (claim.due_at, 0.0)], now, guard, since=claim.due_at)
 
 
-def _least_slack(claims: Iterable[Claim], now: float, guard: Guard, since: float) -> float:
-    """Over all deadlines from `since` on."""
-    due_s, least = 0.0, math.inf
-    for claim in sorted(claims, key=lambda claim: claim.due_at):
-        if claim.due_at == math.inf:
-            break
-        due_s += guard.bound_s(claim.left_s)
-        if claim.due_at >= since:
-            least = min(least, claim.due_at - now - due_s)
+def least_slack_s(
+    due: list[tuple[float, float]], now: float, guard: Guard, since: float = -math.inf
+) -> float:
+    """The least, over all deadlines from `since` on, of the time left less what is due by then.
+
+    `due` has a deadline and expected seconds for every hard block.
+    """
+    least, end = math.inf, now
+    for due_at, left_s in sorted(due):
+        end += guard.bound_s(left_s)
+        if due_at >= since:
+            least = min(least, due_at - end)
     return least
