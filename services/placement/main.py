@@ -11,6 +11,7 @@ from services.placement.directory import Directory
 from services.placement.doctor import FleetDoctor
 from services.placement.draining import Drains
 from services.placement.fleet import Fleet
+from services.placement.forking import Forks
 from services.placement.leases import Leases
 from services.placement.limits import Limits
 from services.placement.measuring import Measuring
@@ -84,6 +85,7 @@ class Placement:
             self.sessions,
             Verbs(self.runtime, self.peers, deadlines),
             self.suspensions,
+            Forks(self.runtime, self.sessions, self.peers, deadlines),
             Leases(
                 self.runtime,
                 self.sessions,

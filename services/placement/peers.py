@@ -39,6 +39,8 @@ class Deadlines:
     #: Promote, Activate, Thaw, Detach, Release, FinishMove: nothing heavy happens in them.
     quick_s: float = 5.0
     open_s: float = 120.0
+    #: The parent's next boundary, a copy for each branch, and their proof.
+    fork_s: float = 120.0
     register_s: float = 60.0
     #: One mover among many is asked what it holds: who does not answer soon is left out.
     describe_s: float = 2.0

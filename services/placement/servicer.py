@@ -13,6 +13,8 @@ import grpc
 from services.placement import move_table
 from services.placement.drain_record import DrainReport
 from services.placement.draining import Drains
+from services.placement.fork import ForkWish
+from services.placement.forking import Forks
 from services.placement.leases import Leases
 from services.placement.opening import OpenWish, Sessions
 from services.placement.parked import kind_of
@@ -65,6 +67,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         sessions: Sessions,
         verbs: Verbs,
         suspensions: Suspensions,
+        forks: Forks,
         leases: Leases,
         drains: Drains,
         reported: Reported,
@@ -74,6 +77,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self._sessions = sessions
         self._verbs = verbs
         self._suspensions = suspensions
+        self._forks = forks
         self._leases = leases
         self._drains = drains
         self._reported = reported
@@ -144,6 +148,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                     sessions=sum(
                         1 for one in sessions if one.owner == engine_id and one.takes_slot
                     ),
+                    rows=fleet.rows(engine_id, now),
                 )
                 for engine_id, engine in sorted(fleet.engines.items())
                 if engine.node_id == node_id
@@ -343,6 +348,35 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         """What the directory has on record: the truth."""
         entry = await self._suspensions.entry(identifier(request.suspension_id, "suspension_id"))
         return placement_pb2.GetSuspensionResponse(suspension=suspension_to_proto(entry))
+
+    # --- forks ---
+
+    async def ForkSession(  # noqa: N802
+        self, request: placement_pb2.ForkSessionRequest, context: grpc.aio.ServicerContext
+    ) -> placement_pb2.ForkSessionResponse:
+        """Live branches, all of them, or the verdict that there is no room."""
+        forked = await self._forks.fork(
+            ForkWish(
+                session_id=request.session_id,
+                count=request.count,
+                contract=(
+                    contract_from_proto(request.contract) if request.HasField("contract") else None
+                ),
+                same_noise=request.same_noise,
+                first_branch=request.first_branch if request.HasField("first_branch") else None,
+                idempotency_key=_optional(request.idempotency_key, "idempotency_key"),
+                client_id=_client_id(context),
+            )
+        )
+        if isinstance(forked, Verdict):
+            return placement_pb2.ForkSessionResponse(verdict=verdict_to_proto(forked))
+        verdict = Verdict.admit(
+            f"{len(forked)} branches on {forked[0].node_id}",
+            {"state_bytes": sum(one.extent_bytes for one in forked)},
+        )
+        return placement_pb2.ForkSessionResponse(
+            branches=[self._session(one) for one in forked], verdict=verdict_to_proto(verdict)
+        )
 
     # --- drains ---
 

@@ -98,6 +98,7 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         self.slots: dict[str, move_pb2.SlotRef] = {}
         self.moved_to: dict[str, str] = {}
         self.suspended: list[str] = []
+        self.forks: list[engine_pb2.ForkWorldRequest] = []
         self.tiers: dict[str, int] = {}
         #: Shapes whose quanta it was asked to time.
         self.measured: list[RequestShape] = []
@@ -124,6 +125,26 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
             return engine_pb2.OpenWorldResponse(layout=layout_to_proto(LAYOUT), slot=slot)
 
         return await self._do("OpenWorld", work)
+
+    async def ForkWorld(self, request: Any, context: Any) -> Any:
+        def work() -> Any:
+            phase, epoch = self.worlds[request.session_id]
+            assert (phase, epoch) == ("running", request.epoch)
+            self.forks.append(request)
+            slots = {
+                one.session_id: self.mover.allocate(one.session_id, "live")
+                for one in request.branches
+            }
+            for one in request.branches:
+                self.worlds[one.session_id] = ("running", one.epoch)
+            self.slots |= slots
+            made = [
+                engine_pb2.ForkWorldResponse.Branch(layout=layout_to_proto(LAYOUT), slot=slot)
+                for slot in slots.values()
+            ]
+            return engine_pb2.ForkWorldResponse(block_index=7, branches=made)
+
+        return await self._do("ForkWorld", work)
 
     async def CloseWorld(self, request: Any, context: Any) -> Any:
         def work() -> Any:
