@@ -9,9 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from services.engine.model.causal import CausalWorld
-from services.engine.model.config import preset
+from services.engine.model.config import PRESETS, preset
+from services.engine.model.factory import STATE_ONLY_ON_CPU
 from services.engine.model.weights import build_weights
 from services.engine.world import Action, StateTree
+from worldline.errors import InvalidInput
 from worldline.state.digest import digest_slot
 from worldline.state.layout import Layout
 from worldline.state.tree import materialize, pack, plan
@@ -50,7 +52,7 @@ class PrivateSession:
     def digest(self) -> int:
         """Whole digest of bytes and scalars: equal for equal states, and for no others."""
         layout = pack(self.tree, self.layout, self.buffer)
-        return digest_slot(layout, memoryview(self.buffer.numpy())).whole
+        return digest_slot(layout, self.buffer.numpy().data).whole
 
     def copy(self) -> PrivateSession:
         """A twin at the same block, in memory of its own."""
@@ -63,7 +65,14 @@ class PrivateSession:
 
 
 def world_of(name: str) -> CausalWorld:
-    """The world of a preset on the CPU, computing. Raises InvalidInput where there is none."""
+    """The world of a preset on the CPU, computing.
+
+    Raises:
+        InvalidInput: there is no such preset, or none that a CPU computes.
+    """
+    names = [each for each in PRESETS if each not in STATE_ONLY_ON_CPU]
+    if name not in names:
+        raise InvalidInput(f"{name!r} is none of {', '.join(names)}", field="preset")
     return CausalWorld(build_weights(preset(name), WEIGHTS_SEED, torch.device("cpu")))
 
 

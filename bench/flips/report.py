@@ -24,7 +24,7 @@ _FOOT = (
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """One line a stratum."""
-    lines = [_HEADINGS]
+    lines: list[tuple[str, ...]] = [_HEADINGS]
     for part in get_args(Part):
         for meaning in MEANINGS:
             stratum = [

@@ -33,7 +33,7 @@ def session() -> PrivateSession:
 
 @pytest.fixture(scope="module")
 def outcomes(session: PrivateSession) -> list[Outcome]:
-    return battery(session, flips(TINY, session.tree, SEED))
+    return battery(session, flips(TINY, session.tree, SEED), blocks=2)
 
 
 @given(capacity=st.integers(1, 12), counts=st.lists(st.integers(1, 12), min_size=1, max_size=6))
@@ -158,7 +158,8 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [(["--preset", "nano"], "tiny, small"), (["--warm-blocks", "1"], "2")]
+    ("options", "said"),
+    [(["--preset", "mg2"], "is none of tiny, small"), (["--warm-blocks", "1"], "2")],
 )
 def test_wrong_usage_says_the_way_out(options: list[str], said: str) -> None:
     result = CliRunner().invoke(app, options)

@@ -1,0 +1,1 @@
+"""Lossy: a running world's state approximated, and what its viewer sees of it."""
