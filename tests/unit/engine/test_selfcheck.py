@@ -1,0 +1,154 @@
+"""Self-check: models that do not repeat themselves are found, whatever the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+import torch
+
+from services.engine.model.causal import CausalWorld
+from services.engine.model.config import TINY
+from services.engine.model.weights import build_weights
+from services.engine.models import Loaded
+from services.engine.selfcheck import SMALL_BYTES, Plan, SelfCheck, SelfChecks, check, plan_of
+from services.engine.worker import Worker
+from services.engine.world import Action, Frames, StateTree
+from tests.unit.engine.owning import owning_world
+from tests.unit.engine.support import contract_of
+from worldline.contract import DeterminismTier
+from worldline.errors import CapacityExhausted, Conflict
+from worldline.state.tree import plan
+
+T1 = DeterminismTier.T1_SCHEDULE_STABLE
+
+
+@pytest.fixture
+def worker():
+    made = Worker(1)
+    yield made
+    made.close()
+
+
+class Tampered(CausalWorld):
+    """The tiny world; subclasses write what they should not into a leaf of the state."""
+
+    def __init__(self) -> None:
+        super().__init__(build_weights(TINY, 0, torch.device("cpu")))
+        self.blocks = 0
+        self.scratch = torch.zeros(1)
+
+    def disturb(self, state: StateTree) -> None:
+        """Before the first quantum of a block."""
+
+    def disturb_late(self, state: StateTree) -> None:
+        """Before its last."""
+
+    def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
+        self.disturb(state)
+        run = super().block(state, action, steps)
+        for index in range(steps):
+            next(run)
+            if index == steps - 1:
+                self.disturb_late(state)
+            yield
+        frames: Frames = yield from run
+        self.blocks += 1
+        return self.shown(frames)
+
+    def shown(self, frames: Frames) -> Frames:
+        return frames
+
+
+class Counting(Tampered):
+    """Counts on the object what belongs into the state."""
+
+    def disturb(self, state: StateTree) -> None:
+        state["kv_cache"][1]["k"][0, -1] += self.blocks
+
+
+class Drawing(Tampered):
+    """Draws from torch's global generator."""
+
+    def disturb(self, state: StateTree) -> None:
+        state["first_frame"] += torch.rand(1)
+
+
+class Sharing(Tampered):
+    """Keeps a number across a yield in a buffer of all sessions: alone it repeats itself."""
+
+    def disturb(self, state: StateTree) -> None:
+        self.scratch.copy_(state["first_frame"].flatten()[0])
+
+    def disturb_late(self, state: StateTree) -> None:
+        state["first_frame"].flatten()[1] = self.scratch[0]
+
+
+class Flickering(Tampered):
+    """Its state repeats itself, its frames do not."""
+
+    def shown(self, frames: Frames) -> Frames:
+        pixels = bytes([self.blocks % 256]) + frames.pixels[1:]
+        return Frames(frames.count, frames.height, frames.width, pixels)
+
+
+def loaded(model: CausalWorld) -> Loaded:
+    return Loaded(model, plan(model.state_spec()))
+
+
+def tiny() -> CausalWorld:
+    return CausalWorld(build_weights(TINY, 0, torch.device("cpu")))
+
+
+async def test_a_world_that_repeats_itself_is_equal(worker: Worker) -> None:
+    assert await check(worker, loaded(tiny())) == SelfCheck("tiny")
+    assert await check(worker, loaded(Tampered())) == SelfCheck("tiny")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Counting, "generated again: block 0: leaf kv_cache[1].k differs"),
+        (Drawing, "generated again: block 0: leaf "),
+        (Sharing, "generated again with another world's quanta in between: block 0: leaf"),
+        (Flickering, "generated again: block 0: its frames differ"),
+    ],
+)
+async def test_one_that_does_not_is_found_and_said_where(
+    model: type[Tampered], said: str, worker: Worker
+) -> None:
+    found = await check(worker, loaded(model()))
+    assert found.differs.startswith(said), found
+
+
+async def test_it_is_made_once_a_preset_and_refuses_t0_alone(worker: Worker) -> None:
+    checks, model = SelfChecks(worker), Counting()
+    assert checks.done == ()
+    with pytest.raises(Conflict, match="twice with the same bits") as caught:
+        await checks.admit(loaded(model), contract_of())
+    assert caught.value.reason == "NOT_DETERMINISTIC"
+    assert caught.value.field == "contract.determinism_tier"
+    generated = model.blocks
+    await checks.admit(loaded(model), contract_of(determinism_tier=T1))
+    with pytest.raises(Conflict):
+        await checks.admit(loaded(model), contract_of(tier_drop_allowed=True))
+    assert model.blocks == generated
+    (done,) = checks.done
+    assert done.differs
+
+
+async def test_tensors_of_an_owning_model_are_given_back(worker: Worker) -> None:
+    for sets in (1, 2, 3):  # with one alone nothing can come in between
+        model = owning_world(sets)
+        assert await check(worker, loaded(model)) == SelfCheck("tiny")
+        assert len(model.free) == sets
+    with pytest.raises(CapacityExhausted):
+        await SelfChecks(worker).of(loaded(owning_world(0)))
+
+
+def test_large_states_are_checked_for_one_block() -> None:
+    assert loaded(tiny()).layout.extent_bytes <= SMALL_BYTES
+    assert plan_of(SMALL_BYTES, 4) == Plan(2, (False, True))
+    assert plan_of(SMALL_BYTES + 1, 4) == Plan(1, (True,))
+    # Nothing can come between the quanta of a block that has one.
+    assert plan_of(SMALL_BYTES + 1, 1) == Plan(1, (False,))
