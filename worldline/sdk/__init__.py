@@ -8,9 +8,11 @@ from worldline.sdk.actions import Action
 from worldline.sdk.block import Block
 from worldline.sdk.client import Client
 from worldline.sdk.drain import DrainRecord, LeftSession
+from worldline.sdk.fan_out import FanOut
 from worldline.sdk.move_record import Failure, MoveRecord, Progress, PushStats
 from worldline.sdk.records import (
     Engine,
+    ForkedFrom,
     Node,
     PlacementStatus,
     SessionInfo,
@@ -32,6 +34,8 @@ __all__ = [
     "DrainRecord",
     "Engine",
     "Failure",
+    "FanOut",
+    "ForkedFrom",
     "LeftSession",
     "MovePhase",
     "MoveRecord",

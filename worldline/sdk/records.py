@@ -96,6 +96,21 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class ForkedFrom:
+    """Where a session branched off another: of that, its epoch and its next block then.
+
+    `branch` is its number among all branches of that session; with `same_noise` it draws what that
+    draws, else noise of its own. `block_index` is None while the branch opens.
+    """
+
+    session_id: str
+    epoch: int
+    block_index: int | None
+    branch: int
+    same_noise: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SessionInfo:
     """Where a session lives.
 
@@ -116,6 +131,8 @@ class SessionInfo:
     parked: ParkKind | None = None
     #: Of the next block, as the owner said last; None where it has not said so yet.
     block_index: int | None = None
+    #: None where it was opened.
+    forked_from: ForkedFrom | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +263,19 @@ def session_from_proto(message: placement_pb2.Session) -> SessionInfo:
         slot=slot_from_proto(message.slot) if message.HasField("slot") else None,
         parked=enum_member(ParkKind, message.parked, "session.parked") if message.parked else None,
         block_index=message.block_index if message.HasField("block_index") else None,
+        forked_from=(
+            _forked_from_proto(message.forked_from) if message.HasField("forked_from") else None
+        ),
+    )
+
+
+def _forked_from_proto(message: placement_pb2.ForkedFrom) -> ForkedFrom:
+    return ForkedFrom(
+        session_id=message.session_id,
+        epoch=message.epoch,
+        block_index=message.block_index if message.HasField("block_index") else None,
+        branch=message.branch,
+        same_noise=message.same_noise,
     )
 
 

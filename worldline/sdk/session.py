@@ -7,13 +7,16 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
+from worldline.contract import Contract
 from worldline.errors import Conflict, NotFound
 from worldline.fields import whole
 from worldline.park import ParkKind
 from worldline.rpc.channel import ChannelPool
 from worldline.sdk.block import Block
 from worldline.sdk.calls import Caller
+from worldline.sdk.fan_out import FanOut
 from worldline.sdk.following import OnProgress
+from worldline.sdk.fork import fork, planner_contract
 from worldline.sdk.move_record import Failure, MoveRecord
 from worldline.sdk.playback import Playback
 from worldline.sdk.player import Actions, Player
@@ -58,6 +61,7 @@ class Session:
         self._placement = placement
         self._playback = playback
         self._route = Route(info.engine_address, patience_s, caller.policy)
+        self._patience_s = patience_s
         self._block_timeout_s = block_timeout_s
         self._move_timeout_s = move_timeout_s
         self._verbs = Verbs(info.session_id, caller, placement, move_timeout_s)
@@ -225,6 +229,48 @@ class Session:
         self._route.address = self.info.engine_address
         return record
 
+    async def fork(
+        self,
+        count: int = 1,
+        *,
+        contract: Contract | None = None,
+        same_noise: bool = False,
+        first_branch: int | None = None,
+    ) -> list[Session]:
+        """Branch the world: `count` sessions on its device, copies of its state at one boundary.
+
+        It plays on, and nobody sees what another writes. Each branch draws noise of its own, which
+        follows from the parent's and the branch's number; with `same_noise` it draws the parent's,
+        so that equal actions give equal blocks. `contract` None: this session's own. Numbers go on
+        from fork to fork; `first_branch` asks for one again: the same state and number give the
+        same branch.
+
+        Raises:
+            Rejected: there is no room for all of them; none was made.
+            Conflict: the session does not live, or is in a move or a suspend.
+            InvalidInput: `count` is not 1 to 64; or the model does not split its noise
+                (NOISE_NOT_SPLIT).
+        """
+        found = await fork(
+            self.session_id,
+            count,
+            contract=contract,
+            same_noise=same_noise,
+            first_branch=first_branch,
+            caller=self._caller,
+            placement=self._placement,
+            timeout_s=self._move_timeout_s,
+        )
+        return [self._branch(info) for info in found]
+
+    async def fan_out(self, count: int, *, contract: Contract | None = None) -> FanOut:
+        """Branches for a planner, which plays them, prunes them and adopts one; as `fork`.
+
+        `contract` None: this session's own, as a planner's (C2a) and at the planner's pace.
+        """
+        promised = planner_contract(self.info.contract) if contract is None else contract
+        return FanOut(self, await self.fork(count, contract=promised))
+
     @property
     def move_id(self) -> str:
         """The move that `admit` began; empty where none is under way."""
@@ -234,6 +280,21 @@ class Session:
     def difference(self) -> Failure | None:
         """The first leaf and granule that `verify` found different."""
         return self._verbs.difference
+
+    def _branch(self, info: SessionInfo) -> Session:
+        """A session in the hands of the same client, at the block where it branched off."""
+        forked = info.forked_from
+        at = None if forked is None else forked.block_index
+        return Session(
+            info,
+            caller=self._caller,
+            channels=self._channels,
+            placement=self._placement,
+            playback=None if at is None else Playback(at, info.epoch),
+            patience_s=self._patience_s,
+            block_timeout_s=self._block_timeout_s,
+            move_timeout_s=self._move_timeout_s,
+        )
 
     async def _become_player(self) -> None:
         # An iterator that was left with `break` closes a moment later, when it is collected.

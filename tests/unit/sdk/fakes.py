@@ -235,6 +235,22 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             answer.session.CopyFrom(self.session())
         return answer
 
+    async def ForkSession(self, request: Any, context: Any) -> Any:
+        self._called("ForkSession", request, context)
+        answer = placement_pb2.ForkSessionResponse(verdict=self.verdict)
+        for number in range(request.count if self.verdict.admitted else 0):
+            branch = answer.branches.add()
+            branch.CopyFrom(self.session())
+            branch.session_id = f"branch-{number}"
+            if request.HasField("contract"):
+                branch.contract.CopyFrom(request.contract)
+            branch.forked_from.session_id = request.session_id
+            branch.forked_from.epoch = self.world.epoch
+            branch.forked_from.block_index = self.world.next_block_index
+            branch.forked_from.branch = request.first_branch + number
+            branch.forked_from.same_noise = request.same_noise
+        return answer
+
     async def CloseSession(self, request: Any, context: Any) -> Any:
         self._called("CloseSession", request, context)
         return placement_pb2.CloseSessionResponse()
