@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from worldline.errors import Unavailable
 from worldline.fields import whole
 
-_NODES = Path("/sys/devices/system/node")
+#: Where Linux tells of NUMA nodes.
+NODES = Path("/sys/devices/system/node")
+_THREADS = Path("/proc/self/task")
 
 #: Highest numbers that are taken for a CPU's or a NUMA node's; the kernel's own limits are lower.
 CPU_MAX = 65_535
@@ -40,13 +43,32 @@ class Binding:
         return f"CPUs {format_cpu_list(self.cpus) or 'none'}{where}"
 
 
-def binding_of_process(nodes: Path = _NODES, cpus: frozenset[int] | None = None) -> Binding:
+def binding_of_process(nodes: Path = NODES, cpus: frozenset[int] | None = None) -> Binding:
     """Where this process may run now; `cpus` stands for what the kernel would say."""
     allowed = frozenset(os.sched_getaffinity(0)) if cpus is None else cpus
     return Binding(allowed, numa_node_of(allowed, cpus_by_node(nodes)))
 
 
-def numa_node_of_process(nodes: Path = _NODES, cpus: frozenset[int] | None = None) -> int | None:
+def bind_process(cpus: frozenset[int]) -> None:
+    """Let every thread of this process run there alone; threads to come inherit it.
+
+    Raises:
+        Unavailable: the kernel refused; `field` is `cores`.
+    """
+    for entry in _THREADS.iterdir():
+        try:
+            os.sched_setaffinity(int(entry.name), cpus)
+        except ProcessLookupError:
+            continue  # it has ended since
+        except OSError as error:
+            raise Unavailable(
+                f"threads cannot be bound to CPUs {format_cpu_list(cpus)}: {error.strerror}",
+                reason="BIND_REFUSED",
+                field="cores",
+            ) from error
+
+
+def numa_node_of_process(nodes: Path = NODES, cpus: frozenset[int] | None = None) -> int | None:
     """The node that all CPUs this process may run on belong to; None where they span several.
 
     `cpus` stands for those CPUs. Also None where the system does not say.
@@ -59,15 +81,16 @@ def numa_node_of(cpus: frozenset[int], nodes: Mapping[int, frozenset[int]]) -> i
     return next((node for node, here in sorted(nodes.items()) if cpus and cpus <= here), None)
 
 
-def cpus_by_node(nodes: Path = _NODES) -> dict[int, frozenset[int]]:
-    """The CPUs of every NUMA node; empty where the system does not say."""
+def cpus_by_node(nodes: Path = NODES) -> dict[int, frozenset[int]]:
+    """The CPUs of every NUMA node that has any; empty where the system does not say."""
     try:
-        return {
+        found = {
             int(entry.name.removeprefix("node")): parse_cpu_list((entry / "cpulist").read_text())
             for entry in nodes.glob("node[0-9]*")
         }
     except (OSError, ValueError):
         return {}
+    return {node: cpus for node, cpus in found.items() if cpus}
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:

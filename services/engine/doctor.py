@@ -9,6 +9,7 @@ from services.engine.settings import EngineSettings
 from worldline.doctor.facts import ENGINE, ProcessFacts
 from worldline.doctor.gpus import read_gpus
 from worldline.doctor.reading import read_facts
+from worldline.numa import format_cpu_list
 from worldline.state.manifest import Fingerprint
 
 
@@ -21,6 +22,10 @@ def engine_facts(
         settings.engine_id,
         settings.node_id,
         devices=(device.name,),
-        settings={"threads": str(settings.threads)},
+        settings={
+            "threads": str(settings.threads),
+            "bind": settings.bind.value,
+            "cores": format_cpu_list(settings.cores),
+        },
     )
     return replace(facts, gpus=read_gpus((device.name,)), fingerprint=fingerprint.hash.hex())

@@ -21,6 +21,7 @@ from worldline.telemetry import start
 if TYPE_CHECKING:
     from services.engine.device import EngineDevice
     from services.engine.engine import Engine
+    from services.engine.profile import Profiles
     from services.engine.upkeep import Upkeep
     from services.engine.worker import Worker
 
@@ -64,19 +65,22 @@ async def serve(settings: EngineSettings, stop: asyncio.Event) -> None:
 async def _serve_engine(
     settings: EngineSettings, server: GrpcServer, addresses: Addresses, stop: asyncio.Event
 ) -> None:
+    from services.engine.binding import bind_engine
     from services.engine.device import describe_device, fix_numerics
     from services.engine.doctor import engine_facts
+    from services.engine.profile import Profiles
     from services.engine.servicer import EngineServicer
     from services.engine.worker import Worker
     from worldline.doctor.report import report_surroundings
     from worldline.doctor.servicer import ProcessDoctor
     from worldline.v1.engine_pb2_grpc import add_EngineServiceServicer_to_server
 
-    device = describe_device(settings.device)
+    device, binding = bind_engine(settings, describe_device(settings.device))
     fix_numerics(device)
     channels = ChannelPool()
     worker = Worker(settings.threads, device)
-    engine, upkeep = build(settings, device, worker, channels, addresses.engine)
+    profiles = Profiles(device.name, binding)
+    engine, upkeep = build(settings, device, worker, channels, addresses.engine, profiles)
     try:
         servicer = EngineServicer(engine, settings.engine_id)
         server.add(add_EngineServiceServicer_to_server, servicer, "worldline.v1.EngineService")
@@ -106,6 +110,7 @@ def build(
     worker: Worker,
     channels: ChannelPool,
     address: str,
+    profiles: Profiles,
 ) -> tuple[Engine, Upkeep]:
     """The engine of this process and its upkeep; starts nothing."""
     from services.engine.engine import Engine
@@ -126,6 +131,7 @@ def build(
         models=Models(worker, settings.weights_seed, device.torch_device, plugins),
         slots=MoverSlots(channels, settings.mover_address, settings.call_timeout_s, device),
         fingerprint=fingerprint,
+        profiles=profiles,
     )
     identity = Identity(
         engine_id=settings.engine_id,

@@ -7,9 +7,11 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from services.engine.binding import BindMode
 from services.engine.pluginname import plugin_names
 from worldline.devicename import device_name
 from worldline.errors import InvalidInput
+from worldline.numa import NUMA_NODE_MAX, parse_cpu_list
 from worldline.rpc.host import ServiceSettings
 
 
@@ -24,6 +26,16 @@ class EngineSettings(ServiceSettings):
     node_id: str = Field("node-0", description="the node whose mover owns this engine's slots")
     device: str = Field("cpu", description="device that generates: cpu, cuda or cuda:N")
     threads: int = Field(1, ge=1, le=1024, description="threads of one quantum; part of T0")
+    bind: BindMode = Field(
+        BindMode.AUTO,
+        description="auto: run on `cores`, without them on the device's NUMA node; off: anywhere",
+    )
+    cores: Annotated[frozenset[int], NoDecode] = Field(
+        frozenset(), description="CPUs of this engine alone, as 0-3,8; empty: none of its own"
+    )
+    numa_node: int | None = Field(
+        None, ge=0, le=NUMA_NODE_MAX, description="NUMA node to run on in place of the device's own"
+    )
     placement_address: str = Field(..., description="host:port of placement")
     mover_address: str = Field(..., description="host:port of this node's mover")
     models: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -46,6 +58,11 @@ class EngineSettings(ServiceSettings):
             return plugin_names(value) if isinstance(value, str) else value
         except InvalidInput as error:
             raise ValueError(error.message) from error
+
+    @field_validator("cores", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return parse_cpu_list(value) if isinstance(value, str) else value
 
     @field_validator("device")
     @classmethod

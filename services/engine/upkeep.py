@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from services.engine.lease import RENEWALS_PER_LEASE
 from services.engine.peers import Directory
 from services.engine.session import Session
 from worldline.errors import DeadlineExceeded, NotFound, Unavailable, WorldlineError
+from worldline.numa import binding_of_process
 
 _log = structlog.get_logger(__name__)
 
@@ -102,8 +104,18 @@ class Upkeep:
         )
         self._granted(sent_at, lease_ms)
 
+    def _look_at_binding(self) -> None:
+        """Somebody may have bound this process elsewhere: taskset, or its control group."""
+        profiles, cpus = self._engine.profiles, frozenset(os.sched_getaffinity(0))
+        if cpus == profiles.binding.cpus:
+            return
+        before, binding = profiles.binding, binding_of_process(cpus=cpus)
+        profiles.bind(binding)
+        _log.warning("engine.bound_elsewhere", before=str(before), now=str(binding))
+
     async def _renew(self) -> None:
         sent_at = time.monotonic()
+        self._look_at_binding()
         try:
             lease_ms, owned = await self._directory.renew(
                 self._identity.engine_id,

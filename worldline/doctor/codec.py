@@ -23,6 +23,7 @@ _PLAIN = (
     "huge_pages_free",
     "shared_memory_may_be_huge",
     "cpu_count",
+    "cpus",
     "numa_node_count",
     "may_ptrace",
     "fingerprint",

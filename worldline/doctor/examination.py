@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from worldline.doctor.bindcheck import check_binding, check_shared_cores
 from worldline.doctor.clock import Offset, check_clock
 from worldline.doctor.devicecheck import check_devices
 from worldline.doctor.facts import MOVER, ProcessFacts
@@ -82,10 +83,12 @@ def judge(found: Examination, parts: Collection[Part] = EVERYTHING) -> tuple[Fin
     findings: list[Finding] = []
     for one in facts:
         findings += check_ucx(one) if Part.UCX in parts else ()
-        findings += check_limits(one) if Part.LIMITS in parts else ()
+        findings += (*check_limits(one), *check_binding(one)) if Part.LIMITS in parts else ()
         findings += check_devices(one) if Part.DEVICES in parts else ()
         if Part.MEMORY in parts:
             findings += (*check_shared_memory(one), *check_memory(one))
+    if Part.LIMITS in parts:
+        findings += check_shared_cores(facts)
     if Part.VERSIONS in parts:
         findings += (*check_skew(facts), *check_fingerprints(found.engines))
     if Part.PROCESSES in parts:

@@ -66,6 +66,8 @@ class ProcessFacts:
     huge_pages_free: int = 0
     shared_memory_may_be_huge: bool = False
     cpu_count: int = 1
+    #: That it may run on, as `0-3,8`; empty where unknown.
+    cpus: str = ""
     numa_node: int | None = None
     numa_node_count: int = 1
     ptrace_scope: int | None = None

@@ -1,10 +1,10 @@
-"""Limit check: descriptors, processes, processors and NUMA. Pure."""
+"""Limit check: descriptors, processes and processors. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from worldline.doctor.facts import ENGINE, MOVER, ProcessFacts
+from worldline.doctor.facts import ENGINE, ProcessFacts
 from worldline.doctor.finding import Finding, Severity
 
 #: A mover with sixteen peers holds some two hundred; a gRPC server takes one per client.
@@ -15,7 +15,7 @@ PIDS_LEFT_MIN = 256
 
 def check_limits(facts: ProcessFacts) -> tuple[Finding, ...]:
     """Of one process."""
-    return (*_open_files(facts), *_pids(facts), *_threads(facts), *_numa(facts))
+    return (*_open_files(facts), *_pids(facts), *_threads(facts))
 
 
 def _open_files(facts: ProcessFacts) -> Iterator[Finding]:
@@ -60,31 +60,3 @@ def _threads(facts: ProcessFacts) -> Iterator[Finding]:
         f"export WORLDLINE_ENGINE_THREADS={facts.cpu_count}    # part of T0: the same on all nodes",
         "threads",
     )
-
-
-def _numa(facts: ProcessFacts) -> Iterator[Finding]:
-    if facts.service not in (ENGINE, MOVER) or facts.numa_node_count < 2:
-        return
-    near = {gpu.numa_node for gpu in facts.gpus if gpu.numa_node is not None}
-    if len(near) == 1 and facts.numa_node not in near:
-        (wanted,) = near
-        where = "all nodes" if facts.numa_node is None else f"node {facts.numa_node}"
-        yield Finding(
-            Severity.WARNING if facts.numa_node is not None else Severity.INFO,
-            "NUMA_FAR" if facts.numa_node is not None else "NUMA_UNBOUND",
-            facts.subject,
-            f"it runs on {where}, its GPU is at NUMA node {wanted}",
-            "pinned memory and the threads that feed the GPU cross the link between sockets",
-            f"numactl --cpunodebind={wanted} --preferred={wanted} worldline-{facts.service} ...",
-            "numa",
-        )
-    elif not near and facts.numa_node is None:
-        yield Finding(
-            Severity.INFO,
-            "NUMA_UNBOUND",
-            facts.subject,
-            f"it runs on {facts.numa_node_count} NUMA nodes",
-            "half of what it copies and digests is in the other socket's memory",
-            f"numactl --cpunodebind=0 --preferred=0 worldline-{facts.service} ...",
-            "numa",
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.doctor.bindcheck import check_binding
 from worldline.doctor.devicecheck import check_devices
 from worldline.doctor.facts import ProcessFacts
 from worldline.doctor.finding import Finding, sorted_findings
@@ -18,6 +19,7 @@ def check_process(facts: ProcessFacts) -> tuple[Finding, ...]:
             *check_shared_memory(facts),
             *check_memory(facts),
             *check_limits(facts),
+            *check_binding(facts),
             *check_devices(facts),
         )
     )

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from worldline.doctor.facts import DEV_SHM, Interface, ProcessFacts
-from worldline.numa import numa_node_of_process
+from worldline.numa import binding_of_process, format_cpu_list
 from worldline.rpc.channel import PROTOCOL_VERSION
 from worldline.state.digest import GRANULE_BYTES
 
@@ -43,6 +43,7 @@ def read_facts(
     """
     total_bytes, free_bytes = shared_memory_bytes(root / DEV_SHM.lstrip("/"))
     pids_max, pids_used = _pids(root)
+    binding = binding_of_process(root / "sys/devices/system/node")
     return ProcessFacts(
         service=service,
         instance=instance,
@@ -65,8 +66,9 @@ def read_facts(
         huge_pages_total=_number(root / _HUGE_PAGES / "nr_hugepages") or 0,
         huge_pages_free=_number(root / _HUGE_PAGES / "free_hugepages") or 0,
         shared_memory_may_be_huge=_may_be_huge(_text(root / _SHMEM_ENABLED)),
-        cpu_count=len(os.sched_getaffinity(0)),
-        numa_node=numa_node_of_process(root / "sys/devices/system/node"),
+        cpu_count=len(binding.cpus),
+        cpus=format_cpu_list(binding.cpus),
+        numa_node=binding.numa_node,
         numa_node_count=len([*(root / "sys/devices/system/node").glob("node[0-9]*")]) or 1,
         ptrace_scope=_number(root / "proc/sys/kernel/yama/ptrace_scope"),
         may_ptrace=_has_capability(_text(root / "proc/self/status"), _CAP_SYS_PTRACE),

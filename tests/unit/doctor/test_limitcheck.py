@@ -1,4 +1,4 @@
-"""Limits of a process, its processors, and where it runs."""
+"""Limits of a process, and its processors."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from worldline.doctor.facts import ENGINE, MOVER, Gpu, ProcessFacts
+from worldline.doctor.facts import ENGINE, MOVER, ProcessFacts
 from worldline.doctor.finding import Severity
 from worldline.doctor.limitcheck import check_limits
 
 FINE = ProcessFacts(MOVER, "node-1", open_files_max=65_536, cpu_count=8, numa_node=0)
-NEAR = Gpu("cuda:0", numa_node=1)
 
 
 @pytest.mark.parametrize(
@@ -25,19 +24,6 @@ NEAR = Gpu("cuda:0", numa_node=1)
             Severity.WARNING,
             "WORLDLINE_ENGINE_THREADS=8",
         ),
-        (
-            {"numa_node_count": 2, "gpus": (NEAR,)},
-            "NUMA_FAR",
-            Severity.WARNING,
-            "--cpunodebind=1",
-        ),
-        (
-            {"numa_node_count": 2, "gpus": (NEAR,), "numa_node": None},
-            "NUMA_UNBOUND",
-            Severity.INFO,
-            "--cpunodebind=1",
-        ),
-        ({"numa_node_count": 2, "numa_node": None}, "NUMA_UNBOUND", Severity.INFO, "numactl"),
     ],
 )
 def test_each_is_named(
@@ -56,9 +42,6 @@ def test_each_is_named(
         {"pids_max": None, "pids_used": 10_000},
         {"pids_max": 4096, "pids_used": 100},
         {"service": ENGINE, "settings": {"threads": "8"}},
-        {"numa_node_count": 2, "gpus": (NEAR,), "numa_node": 1},
-        {"numa_node_count": 2, "gpus": (NEAR, Gpu("cuda:1", numa_node=0))},
-        {"numa_node": None},
     ],
 )
 def test_what_is_enough_is_left_alone(change: dict[str, object]) -> None:
