@@ -32,6 +32,7 @@ COMMANDS = [
     "move",
     "moves",
     "watch",
+    "fork",
     "suspend",
     "resume",
     "drain",
@@ -55,12 +56,12 @@ class Behind:
         self.stage = self._call(Stage.build())
 
     def _call(self, work: object) -> Stage:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)  # type: ignore[arg-type]
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)  # type: ignore[arg-type]
 
     def close(self) -> None:
         self._call(self.stage.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
 
@@ -315,6 +316,17 @@ def test_listings_as_json(stage: Stage) -> None:
         "moves",
         "placement",
     }
+
+
+def test_nodes_say_what_quanta_take_and_where_that_was_measured(stage: Stage) -> None:
+    text = invoke("nodes", stage=stage).stdout
+    assert "mg2/full" in text
+    assert "93.9 (93.9)" in text
+    (node,) = json.loads(invoke("nodes", "--json", stage=stage).stdout)
+    (row,) = node["engines"][0]["rows"]
+    assert row["shape"] == {"preset": "mg2", "decode_tier": "FULL"}
+    assert row["binding"] == {"cpus": [0, 1, 2, 3], "numa_node": 0}
+    assert (row["age_ms"], row["closing"]["p95_ms"]) == (2_400.0, 93.9)
 
 
 def test_nodes_as_json_say_their_devices(stage: Stage) -> None:

@@ -326,7 +326,7 @@ async def test_stop_ends_a_question_that_nobody_answers() -> None:
             stop.set()
             await asyncio.get_running_loop().create_future()
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await follow(Deaf(), 3_600.0, pytest.fail, stop)  # type: ignore[arg-type]
 
 

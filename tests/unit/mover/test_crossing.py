@@ -111,17 +111,17 @@ async def test_more_crossings_than_threads_all_end(pool: ThreadPoolExecutor) -> 
 async def test_the_first_failure_comes_out_and_the_others_stop(pool: ThreadPoolExecutor) -> None:
     crossing = Recorder(fail_at=5, pause_s=0.01)
     with pytest.raises(TransferFailed, match="chunk 5"):
-        await cross(crossing, 200 * MEBIBYTE, pool, 4, lambda: None)
+        await cross(crossing, 10_000 * MEBIBYTE, pool, 4, lambda: None)
     assert crossing.calls == ["begin", "beside", "settle"], "what failed has not ended"
     assert crossing.inside_at_settle == 0
-    assert len(crossing.carried) < 199, "nobody stopped"
+    assert len(crossing.carried) < 9_999, "nobody stopped"
 
 
 async def test_a_cancelled_crossing_returns_when_no_thread_is_inside(
     pool: ThreadPoolExecutor,
 ) -> None:
     crossing = Recorder(pause_s=0.02)
-    crossed = asyncio.ensure_future(cross(crossing, 1000 * MEBIBYTE, pool, 4, lambda: None))
+    crossed = asyncio.ensure_future(cross(crossing, 10_000 * MEBIBYTE, pool, 4, lambda: None))
     await until(lambda: bool(crossing.carried) and "beside" in crossing.calls)
     crossed.cancel()
     crossed.cancel()
@@ -177,7 +177,7 @@ async def test_what_a_caller_who_was_cancelled_twice_took_is_undone(
 async def test_a_crossing_that_was_cancelled_before_its_turn_does_not_begin() -> None:
     crossing, goes_on, followed = Recorder(), threading.Event(), list[str]()
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(goes_on.wait, 20)
+        pool.submit(goes_on.wait, 240)
         crossed = asyncio.ensure_future(
             cross(crossing, MEBIBYTE, pool, 4, lambda: followed.append("then"))
         )
@@ -211,10 +211,10 @@ class Exhausted(ThreadPoolExecutor):
 async def test_a_pool_without_threads_fails_a_crossing_once_its_helpers_have_left() -> None:
     crossing = Recorder(pause_s=0.05)
     with Exhausted(crossing) as pool, pytest.raises(RuntimeError, match="new thread"):
-        await cross(crossing, 100 * MEBIBYTE, pool, 4, lambda: None)
+        await cross(crossing, 10_000 * MEBIBYTE, pool, 4, lambda: None)
     assert crossing.calls == ["begin", "settle"]
     assert crossing.inside_at_settle == 0
-    assert len(crossing.carried) < 100
+    assert len(crossing.carried) < 10_000
 
 
 async def test_why_a_crossing_failed_that_was_cancelled_twice_is_no_news(
@@ -230,7 +230,7 @@ async def test_why_a_crossing_failed_that_was_cancelled_twice_is_no_news(
         raise TransferFailed("the disk is gone")
 
     giving_up = [
-        asyncio.ensure_future(cross(Recorder(pause_s=0.02), 1000 * MEBIBYTE, pool, 2, fail)),
+        asyncio.ensure_future(cross(Recorder(pause_s=0.02), 10_000 * MEBIBYTE, pool, 2, fail)),
         asyncio.ensure_future(in_thread(pool, fail)),
     ]
     for _ in range(3):

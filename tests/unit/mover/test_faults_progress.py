@@ -24,7 +24,7 @@ TAG = 7 << 40
 CHUNK_BYTES = 2 * MEBIBYTE
 COUNT = 12
 #: A deadline, not a measurement: the machine may have much else to do.
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 
 
 @dataclass

@@ -251,7 +251,7 @@ class Cluster:
         assert self.placement is not None
         task = self.placement.runtime.move_task(move_id)
         if task is not None:
-            await task.until(lambda one: one.ended, 15)
+            await task.until(lambda one: one.ended, 60)
         return await self.record(move_id)
 
     # --- what must hold ---

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.placement.verbs import Verbs
 from tests.unit.placement.cluster import Cluster, running_cluster
 from worldline.errors import NotFound
+from worldline.move_phase import MovePhase
 from worldline.rpc.channel import mapped_errors
 from worldline.v1 import move_pb2, placement_pb2
 
@@ -24,7 +27,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def watch(cluster: Cluster, move_id: str) -> list[Any]:
     request = placement_pb2.WatchMoveRequest(move_id=move_id)
     async with mapped_errors():
-        return [one async for one in cluster.stub.WatchMove(request, timeout=20)]
+        return [one async for one in cluster.stub.WatchMove(request, timeout=60)]
 
 
 async def under_way(cluster: Cluster, session_id: str = "") -> Any:
@@ -42,7 +45,7 @@ async def test_a_push_under_way_is_listed_with_its_bytes(cluster: Cluster) -> No
     (move,) = cluster.placement.runtime.open_move_tasks()
     task = cluster.placement.runtime.move_task(move.move_id)
     assert task is not None
-    await task.until(lambda one: one.context.sent_bytes > 0, 20)
+    await task.until(lambda one: one.context.sent_bytes > 0, 60)
     listed = await under_way(cluster)
     assert [one.move_id for one in listed.moves] == [move.move_id]
     assert set(listed.progress) == {move.move_id}
@@ -84,6 +87,31 @@ async def test_a_watcher_hears_of_every_step_in_order(cluster: Cluster) -> None:
     assert elapsed == sorted(elapsed)
 
 
+async def test_a_phase_is_told_in_its_turn_though_the_move_is_further(cluster: Cluster) -> None:
+    """Bytes are told while the move enters a phase that its list does not have yet."""
+    session_id = await cluster.session()
+    gate = cluster.faults.hold("n1.Push")
+    moving = asyncio.ensure_future(cluster.move(session_id))
+    await cluster.faults.reach("n1.Push")
+    assert cluster.placement is not None
+    (move,) = cluster.placement.runtime.open_move_tasks()
+    task = cluster.placement.runtime.move_task(move.move_id)
+    assert task is not None
+    verbs = Verbs(cluster.placement.runtime, cluster.placement.peers, cluster.deadlines)
+    watching = verbs.watch(task, lambda one: one.ended)
+    listed = [(await anext(watching)).phase for _ in task.phases]
+    assert listed == task.phases
+    entry = task.entry
+    further = dataclasses.replace(entry.move, phase=MovePhase.ATTACHED)
+    task.entry = dataclasses.replace(entry, move=further)
+    task.context.sent_bytes += 1
+    assert (await anext(watching)).phase is listed[-1]
+    task.entry = entry
+    await watching.aclose()
+    gate.set()
+    assert (await moving).phase == move_pb2.MOVE_PHASE_DONE
+
+
 async def test_a_step_within_a_phase_is_told(cluster: Cluster) -> None:
     """Both are of ADMITTED: what makes the target ready, and the wait for the wire."""
     session_id = await cluster.session()
@@ -107,7 +135,7 @@ async def test_somebody_else_may_watch_a_move(cluster: Cluster) -> None:
     (move,) = cluster.placement.runtime.open_move_tasks()
     watching = asyncio.ensure_future(watch(cluster, move.move_id))
     leaving = cluster.stub.WatchMove(
-        placement_pb2.WatchMoveRequest(move_id=move.move_id), timeout=20
+        placement_pb2.WatchMoveRequest(move_id=move.move_id), timeout=60
     )
     await leaving.read()
     leaving.cancel()
