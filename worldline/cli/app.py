@@ -13,6 +13,7 @@ from worldline.cli import (
     demo,
     doctor,
     drain,
+    fork,
     listings,
     moves,
     play,
@@ -75,6 +76,7 @@ app.command("top")(top.top)
 app.command("open")(play.open_session)
 app.command("play")(play.play)
 app.command("close")(play.close)
+app.command("fork")(fork.fork)
 app.command("suspend")(suspend.suspend)
 app.command("resume")(suspend.resume)
 app.command("move")(moves.move)

@@ -118,6 +118,7 @@ def _name(device: str, uuid: str) -> str:
 
 
 def _print_sessions(found: tuple[SessionInfo, ...]) -> None:
+    branched = any(session.forked_from is not None for session in found)
     rows = (
         (
             session.session_id,
@@ -130,8 +131,15 @@ def _print_sessions(found: tuple[SessionInfo, ...]) -> None:
             session.world.seed,
             session.contract.service_class.name,
             human_bytes(session.state_bytes),
+            *((_origin(session),) if branched else ()),
         )
         for session in found
     )
-    columns = ("SESSION", "STATE", "NODE", "EPOCH", "PRESET", "SEED", "CLASS", "BYTES")
+    origin = ("BRANCH OF",) if branched else ()
+    columns = ("SESSION", "STATE", "NODE", "EPOCH", "PRESET", "SEED", "CLASS", "BYTES", *origin)
     print_table(columns, rows, "no sessions", drop=("CLASS", "SEED", "BYTES", "PRESET"))
+
+
+def _origin(session: SessionInfo) -> str:
+    forked = session.forked_from
+    return "-" if forked is None else f"{forked.session_id} #{forked.branch}"

@@ -17,7 +17,8 @@ from worldline.sdk import Action, Block
 
 ChoiceT = TypeVar("ChoiceT")
 
-_CLASSES = {member.name.split("_")[0].lower(): member for member in ServiceClass}
+#: As the command line calls them: c1, c2a, ...
+CLASSES = {member.name.split("_")[0].lower(): member for member in ServiceClass}
 _TIERS = {member.name.split("_")[0].lower(): member for member in DeterminismTier}
 _DECODES = {member.name.lower(): member for member in DecodeTier}
 
@@ -27,7 +28,7 @@ def open_session(
     seed: Annotated[int, typer.Option(help="Seed of weights and noise.")] = 0,
     node: Annotated[str, typer.Option(help="Node to open it on; default: any.")] = "",
     service_class: Annotated[
-        str, typer.Option("--class", help=f"Class of service: {', '.join(_CLASSES)}.")
+        str, typer.Option("--class", help=f"Class of service: {', '.join(CLASSES)}.")
     ] = "c1",
     horizon_ms: Annotated[float, typer.Option(help="Longest stall in a move.")] = 5_000.0,
     period_ms: Annotated[float, typer.Option(help="Block period; 0: the client paces.")] = 0.0,
@@ -53,12 +54,12 @@ def open_session(
 
     async def work() -> int:
         contract = Contract(
-            service_class=_chosen(service_class, _CLASSES, "contract.service_class"),
+            service_class=chosen(service_class, CLASSES, "contract.service_class"),
             horizon_ms=horizon_ms,
             period_ms=period_ms,
             quality_floor_steps=floor,
-            determinism_tier=_chosen(tier, _TIERS, "contract.determinism_tier"),
-            decode_tier=_chosen(decode, _DECODES, "contract.decode_tier"),
+            determinism_tier=chosen(tier, _TIERS, "contract.determinism_tier"),
+            decode_tier=chosen(decode, _DECODES, "contract.decode_tier"),
             tier_drop_allowed=drop_allowed,
             degraded_consecutive_max=degraded_max,
             cohort=cohort,
@@ -162,7 +163,12 @@ def _served(block: Block) -> str:
     return "".join(f"  ({note})" for note in notes)
 
 
-def _chosen(text: str, known: dict[str, ChoiceT], field: str) -> ChoiceT:
+def chosen(text: str, known: dict[str, ChoiceT], field: str) -> ChoiceT:
+    """The value of that name, whatever its case.
+
+    Raises:
+        InvalidInput: there is none; the message lists those there are.
+    """
     try:
         return known[text.lower()]
     except KeyError:

@@ -33,6 +33,7 @@ COMMANDS = [
     "moves",
     "watch",
     "fork",
+    "fork",
     "suspend",
     "resume",
     "drain",
