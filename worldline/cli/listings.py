@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worldline.admissibility.profile_row import QuantumSpread
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
 from worldline.cli.output import console, human_bytes, move_jsonable, print_json, print_table
 from worldline.sdk import MoveRecord, Node, SessionInfo
@@ -10,7 +11,7 @@ _RECENT_MOVES = 5
 
 
 def nodes(placement: PlacementOption = "", as_json: JsonOption = False) -> None:
-    """List nodes, their slots and their engines."""
+    """List nodes, their slots and their engines, and what quanta were measured to take there."""
 
     async def work() -> int:
         async with connected(placement) as client:
@@ -19,6 +20,7 @@ def nodes(placement: PlacementOption = "", as_json: JsonOption = False) -> None:
             print_json(found)
         else:
             _print_nodes(found)
+            _print_rows(found)
         return 0
 
     run(work)
@@ -110,6 +112,33 @@ def _print_nodes(found: tuple[Node, ...]) -> None:
     )
     columns = ("NODE", "STATE", "DEVICES", "FREE SLOTS", "SLOT", "ENGINES")
     print_table(columns, rows, "no nodes", drop=("SLOT", "FREE SLOTS"))
+
+
+def _print_rows(found: tuple[Node, ...]) -> None:
+    """What admission decides by: nothing where nothing was measured yet."""
+    rows = [
+        (
+            engine.engine_id,
+            row.shape.name,
+            "-" if row.step is None else _spread(row.step),
+            _spread(row.closing),
+            row.closing.samples + (0 if row.step is None else row.step.samples),
+            f"{row.age_ms / 1e3:.0f} s",
+            row.binding,
+        )
+        for node in found
+        for engine in node.engines
+        for row in engine.rows
+    ]
+    if rows:
+        console.print()
+        columns = ("ENGINE", "SHAPE", "STEP MS", "LAST MS", "QUANTA", "AGE", "RAN ON")
+        print_table(columns, rows, drop=("RAN ON", "QUANTA", "AGE"))
+
+
+def _spread(spread: QuantumSpread) -> str:
+    """Median, and in brackets the 95th percentile."""
+    return f"{spread.p50_ms:.1f} ({spread.p95_ms:.1f})"
 
 
 def _name(device: str, uuid: str) -> str:

@@ -109,6 +109,8 @@ def jsonable(value: Any) -> Any:
         return {str(key): jsonable(each) for key, each in value.items()}
     if isinstance(value, tuple | list):
         return [jsonable(each) for each in value]
+    if isinstance(value, frozenset):
+        return sorted(jsonable(each) for each in value)
     return value
 
 

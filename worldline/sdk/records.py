@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from worldline.admissibility.profile_row import ProfileRow
+from worldline.admissibility.row_codec import row_from_proto
 from worldline.contract import Contract, contract_from_proto
 from worldline.fields import enum_member
 from worldline.park import ParkKind
@@ -30,7 +32,10 @@ class SlotName:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One engine process as the directory knows it."""
+    """One engine process as the directory knows it.
+
+    `rows` are what its quanta were measured to take: by request shape, where it was bound then.
+    """
 
     engine_id: str
     node_id: str
@@ -42,6 +47,7 @@ class Engine:
     device_uuid: str
     numa_node: int | None
     facts: Mapping[str, str] = field(hash=False)
+    rows: tuple[ProfileRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +247,7 @@ def _engine_from_proto(message: placement_pb2.Engine) -> Engine:
         device_uuid=message.device_uuid,
         numa_node=message.numa_node if message.HasField("numa_node") else None,
         facts=dict(sorted(message.fingerprint.facts.items())),
+        rows=tuple(row_from_proto(row) for row in message.rows),
     )
 
 

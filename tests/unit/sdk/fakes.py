@@ -12,6 +12,8 @@ from typing import Any
 
 import grpc
 
+from tests.rows import row
+from worldline.admissibility.row_codec import row_to_proto
 from worldline.errors import Conflict, IntegrityError, NotFound, TransferFailed, Unavailable
 from worldline.rpc.server import GrpcServer
 from worldline.v1 import (
@@ -294,7 +296,12 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self._called("ListNodes", request, context)
         uuid = "GPU-6a1b2c3d-0000-0000-0000-000000000000"
         engine = placement_pb2.Engine(
-            engine_id="engine-0", node_id="node-0", alive=True, device="cuda:0", device_uuid=uuid
+            engine_id="engine-0",
+            node_id="node-0",
+            alive=True,
+            device="cuda:0",
+            device_uuid=uuid,
+            rows=[row_to_proto(row("mg2", age_ms=2_400.0))],
         )
         devices = [
             placement_pb2.Device(name="cpu", slots_total=4, slots_free=3),
