@@ -5,7 +5,7 @@ Classes, tiers and the coherence rules are the paper's, section 5 (arXiv 2607.10
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from worldline.errors import InvalidInput
@@ -138,6 +138,12 @@ class Contract:
                 "floor, or ask for another class",
                 field="contract.quality_floor_steps",
             )
+
+    def dropped(self) -> Contract:
+        """What a T0 session is promised from its drop on: T1, and no further drop."""
+        return replace(
+            self, determinism_tier=DeterminismTier.T1_SCHEDULE_STABLE, tier_drop_allowed=False
+        )
 
     def _check_coherence(self) -> None:
         if self.tier_drop_allowed and self.determinism_tier is not DeterminismTier.T0_BITWISE:

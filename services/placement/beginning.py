@@ -89,6 +89,7 @@ def wish_of(session: SessionRecord, fleet: Fleet, target_node_id: str = "") -> M
         contract=session.contract,
         extent_bytes=session.extent_bytes,
         node_id=target_node_id,
+        preset=session.world.preset,
     )
 
 

@@ -51,6 +51,8 @@ class Candidate(NamedTuple):
     utilization: float = 0.0
     #: Its node is drained: not alive for whoever wants to go there.
     cordoned: bool = False
+    #: Presets that it does not generate twice with the same bits: it takes no T0 world of them.
+    differing: frozenset[str] = frozenset()
 
 
 class MoveWish(NamedTuple):
@@ -62,6 +64,7 @@ class MoveWish(NamedTuple):
     contract: Contract
     extent_bytes: int
     node_id: str = ""
+    preset: str = ""
 
 
 class Chosen(NamedTuple):
@@ -136,18 +139,20 @@ def will_do(one: Candidate, wish: MoveWish) -> bool:
         and one.slots_for_moves >= 1
         and wish.extent_bytes <= one.slot_bytes
         and _is_asked(one, wish)
-        and tier_drops(one.fingerprint, wish) is not None
+        and tier_drops(one.fingerprint, one.differing, wish) is not None
     )
 
 
-def tier_drops(theirs: Fingerprint, wish: MoveWish) -> bool | None:
+def tier_drops(theirs: Fingerprint, differing: frozenset[str], wish: MoveWish) -> bool | None:
     """Whether the session drops to T1 on engines of that fingerprint; None: it cannot go there.
 
-    I6: T0 only between equal fingerprints; no tier between different worlds.
+    I6: T0 only between equal fingerprints, and where its preset is not among those that are
+    `differing`; no tier between different worlds.
     """
-    if theirs.hash == wish.fingerprint.hash:
+    exact = _is_t0(wish.contract)
+    repeats = not exact or wish.preset not in differing
+    if theirs.hash == wish.fingerprint.hash and repeats:
         return False
-    exact = _is_t0(wish)
     if exact and not wish.contract.tier_drop_allowed:
         return None
     return exact if _world_of(theirs) == _world_of(wish.fingerprint) else None
@@ -164,7 +169,7 @@ def _is_asked(one: Candidate, wish: MoveWish) -> bool:
 def rank_of(one: Candidate, wish: MoveWish) -> Rank:
     """How good it is, where it will do."""
     return Rank(
-        bool(tier_drops(one.fingerprint, wish)),
+        bool(tier_drops(one.fingerprint, one.differing, wish)),
         nearness(wish.source, one.place),
         distance(wish.source_node_id, one.node_id),
         one.node_id,
@@ -182,28 +187,41 @@ def _refusals(fleet: Collection[Candidate], wish: MoveWish) -> list[_No]:
 
 
 def choose_engine(
-    fleet: tuple[Candidate, ...], node_id: str, state_bytes: int, preset: str
+    fleet: tuple[Candidate, ...],
+    node_id: str,
+    state_bytes: int,
+    preset: str,
+    contract: Contract | None = None,
 ) -> Chosen | Verdict:
     """The engine for a new session, least utilized first; `state_bytes` 0 where not yet known.
+
+    A T0 session goes to no engine that does not repeat itself; where all are such it drops to T1,
+    if its contract lets it. Without a contract no tier is asked for.
 
     Raises:
         InvalidInput: no engine of the fleet serves the preset.
     """
     _check_known(fleet, preset)
-    fits: list[tuple[float, int, str, str]] = []
+    exact = contract is not None and _is_t0(contract)
+    may_drop = contract is not None and contract.tier_drop_allowed
+    fits: list[tuple[bool, float, int, str, str]] = []
     refusals: list[_No] = []
     for one in sorted(fleet, key=lambda each: (each.node_id, each.engine_id)):
         if node_id not in ("", one.node_id):
             continue
         no = _why_no_room(one, state_bytes, one.slots_free, RejectReason.DEVICE_FULL)
         no = _why_not_served(one, preset) or no
+        drops = exact and preset in one.differing
+        if drops and not may_drop:
+            no = no or _not_deterministic(one, preset)
         if no is not None:
             refusals.append(no)
             continue
-        fits.append((one.utilization, -one.slots_free, one.node_id, one.engine_id))
+        fits.append((drops, one.utilization, -one.slots_free, one.node_id, one.engine_id))
     if not fits:
         return _none_fits(refusals, RejectReason.NO_TARGET, "no engine can take a new session")
-    return Chosen(min(fits)[3])
+    dropped, _, _, _, engine_id = min(fits)
+    return Chosen(engine_id, dropped)
 
 
 def serves(one: Candidate, preset: str) -> bool:
@@ -243,8 +261,8 @@ def no_room(node_id: str, error: CapacityExhausted, full: RejectReason) -> Verdi
     )
 
 
-def _is_t0(wish: MoveWish) -> bool:
-    return wish.contract.determinism_tier is DeterminismTier.T0_BITWISE
+def _is_t0(contract: Contract) -> bool:
+    return contract.determinism_tier is DeterminismTier.T0_BITWISE
 
 
 def _why_not_target(one: Candidate, wish: MoveWish) -> _No | None:
@@ -287,9 +305,21 @@ def _why_no_room(
 
 
 def _why_not_equal(one: Candidate, wish: MoveWish) -> _No | None:
-    if tier_drops(one.fingerprint, wish) is not None:
+    if tier_drops(one.fingerprint, one.differing, wish) is not None:
         return None
+    if one.fingerprint.hash == wish.fingerprint.hash:
+        return _not_deterministic(one, wish.preset)
     return _No(RejectReason.FINGERPRINT_MISMATCH, lambda: _mismatch(one, wish))
+
+
+def _not_deterministic(one: Candidate, preset: str) -> _No:
+    return _No(
+        RejectReason.NOT_DETERMINISTIC,
+        lambda: (
+            f"{one.engine_id} does not generate {preset} twice with the same bits and takes no T0 "
+            "world of it"
+        ),
+    )
 
 
 def _mismatch(one: Candidate, wish: MoveWish) -> str:

@@ -56,6 +56,8 @@ class Fleet:
         self._engine_until: dict[str, float] = {}
         self._foreign: dict[str, Counter[str]] = {}
         self._rows: dict[str, dict[RequestShape, _Told]] = {}
+        #: By engine and preset: where two runs of it parted there; empty: nowhere.
+        self._self_checks: dict[str, dict[str, str]] = {}
         self._engines_on: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._on_change: list[Callable[[str], None]] = []
         self._cordoned: set[str] = set()
@@ -101,6 +103,7 @@ class Fleet:
         self._engine_until[engine.engine_id] = now + self.engine_lease_ms / 1e3
         # Of the process before: it may have been bound elsewhere.
         self._rows[engine.engine_id] = {}
+        self._self_checks[engine.engine_id] = {}
         if before is None or _seat(before) == _seat(engine):
             self._changed(engine.node_id)
             return
@@ -135,6 +138,29 @@ class Fleet:
         self._rows[engine_id] = {row.shape: _Told(row, now) for row in rows}
         if changed:
             self._changed(self.engines[engine_id].node_id)
+
+    def note_self_checks(
+        self, engine_id: str, incarnation: str, self_checks: Mapping[str, str]
+    ) -> None:
+        """By preset, where two runs of it parted on that engine; empty: nowhere.
+
+        Of a process that has this engine's name no longer nothing is noted.
+        """
+        known = self.engines.get(engine_id)
+        if known is None or known.incarnation != incarnation:
+            return
+        before = self.differing(engine_id)
+        self._self_checks[engine_id].update(self_checks)
+        if self.differing(engine_id) != before:
+            self._changed(known.node_id)
+
+    def self_checks(self, engine_id: str) -> Mapping[str, str]:
+        """As `note_self_checks` was told, of the engine's present process."""
+        return self._self_checks.get(engine_id, {})
+
+    def differing(self, engine_id: str) -> frozenset[str]:
+        """The presets that the engine does not generate twice with the same bits."""
+        return frozenset(name for name, differs in self.self_checks(engine_id).items() if differs)
 
     def node(self, node_id: str, field: str = "node_id") -> NodeRecord:
         """The node of that name; `field` is what the asker calls it.
@@ -340,6 +366,7 @@ class Fleet:
             device=device.name,
             digest_rate_bytes_per_s=device.digest_rate_bytes_per_s,
             utilization=utilization,
+            differing=self.differing(engine_id),
         )
 
     def _utilizations(self, sessions: tuple[SessionRecord, ...]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from services.placement.wire import (
     failed_from_proto,
     node_from_proto,
     parked_use_from_proto,
+    self_checks_from_proto,
     slot_to_proto,
     use_from_proto,
 )
@@ -158,6 +159,9 @@ class Leases:
         rows = tuple(row_from_proto(row) for row in request.rows)
         failed = tuple(failed_from_proto(one) for one in request.failed)
         fleet.renew_engine(engine_id, request.incarnation, rows, _now())
+        fleet.note_self_checks(
+            engine_id, request.incarnation, self_checks_from_proto(request.self_checks)
+        )
         self._reported.note_blocks(engine_id, request.running)
         for one in failed:
             self._sessions.close_failed(one, engine_id, request.incarnation)

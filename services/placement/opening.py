@@ -31,6 +31,7 @@ from worldline.verdict import RejectReason, Verdict
 _log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 3
+_NOT_DETERMINISTIC = RejectReason.NOT_DETERMINISTIC.name
 #: About what it takes to undo an opening that a restart left half done.
 _UNDONE_MS = 500
 _CLOSABLE = (SessionState.LIVE, SessionState.SUSPENDED, SessionState.LOST)
@@ -118,9 +119,24 @@ class Sessions:
         return opened
 
     async def _open_traced(self, wish: OpenWish) -> Opened:
-        party = await self._choose(wish)
-        if isinstance(party, Verdict):
-            return party
+        while True:
+            chosen = await self._choose(wish)
+            if isinstance(chosen, Verdict):
+                return chosen
+            party = self._runtime.fleet.party(chosen.engine_id)
+            here = replace(wish, contract=wish.contract.dropped()) if chosen.tier_dropped else wish
+            try:
+                return await self._open_at(here, party)
+            except Conflict as error:
+                if error.reason != _NOT_DETERMINISTIC:
+                    raise
+                # Its self-check came with this session. It is not chosen again: this ends.
+                differs = {wish.world.preset: error.message}
+                self._runtime.fleet.note_self_checks(
+                    party.engine_id, party.engine_incarnation, differs
+                )
+
+    async def _open_at(self, wish: OpenWish, party: Party) -> Opened:
         await self._learn_extent(wish, party)
         room = RoomWish(
             wish.contract,
@@ -147,7 +163,7 @@ class Sessions:
             await self.abandon(session)
             raise
 
-    async def _choose(self, wish: OpenWish) -> Party | Verdict:
+    async def _choose(self, wish: OpenWish) -> Chosen | Verdict:
         runtime = self._runtime
         if wish.node_id:
             runtime.fleet.node(wish.node_id)
@@ -157,8 +173,7 @@ class Sessions:
             asyncio.get_running_loop().time(),
         )
         known = self._extent_bytes.get(wish.world.preset, 0)
-        choice = choose_engine(fleet, wish.node_id, known, wish.world.preset)
-        return runtime.fleet.party(choice.engine_id) if isinstance(choice, Chosen) else choice
+        return choose_engine(fleet, wish.node_id, known, wish.world.preset, wish.contract)
 
     async def _learn_extent(self, wish: OpenWish, party: Party) -> None:
         """Ask the engine what a state of an unseen preset takes: admission judges by its size."""

@@ -149,6 +149,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                         1 for one in sessions if one.owner == engine_id and one.takes_slot
                     ),
                     rows=fleet.rows(engine_id, now),
+                    self_checks=fleet.self_checks(engine_id),
                 )
                 for engine_id, engine in sorted(fleet.engines.items())
                 if engine.node_id == node_id

@@ -32,7 +32,7 @@ from worldline.state.manifest import Fingerprint
 from worldline.verdict import Verdict
 
 #: Engines of which a move needs to look at one only where another will not do.
-_Kind = tuple[Fingerprint, int]
+_Kind = tuple[Fingerprint, int, frozenset[str]]
 
 
 class Shortlist:
@@ -47,7 +47,8 @@ class Shortlist:
         #: Made when they are asked for first.
         self._targets: dict[str, Target] = {}
         self._on_node: dict[str, tuple[str, ...]] = {}
-        #: By fingerprint and size of a slot: the engines that live and have a slot for a move.
+        #: The engines that live and have a slot for a move; by fingerprint, size of a slot, and
+        #: presets that differ.
         self._rings: dict[_Kind, Ring] = {}
         self._neighbours = _Neighbours()
         #: Whoever was alive when leases were checked is alive until then.
@@ -167,7 +168,7 @@ class Shortlist:
         return [
             rank_of(one, wish)
             for one in candidates
-            if tier_drops(one.fingerprint, wish) is drops
+            if tier_drops(one.fingerprint, one.differing, wish) is drops
             and nearness(wish.source, one.place) is not Nearness.ELSEWHERE
             and will_do(one, wish)
         ]
@@ -175,8 +176,8 @@ class Shortlist:
     def _trip(self, wish: MoveWish, drops: bool, start: int) -> Iterator[Stop]:
         rings = [
             ring
-            for (fingerprint, slot_bytes), ring in self._rings.items()
-            if slot_bytes >= wish.extent_bytes and tier_drops(fingerprint, wish) is drops
+            for (fingerprint, slot_bytes, differing), ring in self._rings.items()
+            if slot_bytes >= wish.extent_bytes and tier_drops(fingerprint, differing, wish) is drops
         ]
         return round_trip(rings, start)
 
@@ -280,7 +281,7 @@ def _kind(one: Candidate | None) -> _Kind | None:
     """On which ring it is; None where it is on none."""
     if one is None or not one.alive or one.slots_for_moves < 1:
         return None
-    return one.fingerprint, one.slot_bytes
+    return one.fingerprint, one.slot_bytes, one.differing
 
 
 def _stop(one: Candidate) -> Stop:

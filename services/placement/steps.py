@@ -36,7 +36,13 @@ from services.placement.wire import (
     world_to_proto,
 )
 from worldline.contract import Contract, DeterminismTier, contract_to_proto
-from worldline.errors import CapacityExhausted, DeadlineExceeded, InvalidInput, InvariantBroken
+from worldline.errors import (
+    CapacityExhausted,
+    Conflict,
+    DeadlineExceeded,
+    InvalidInput,
+    InvariantBroken,
+)
 from worldline.rpc.channel import call
 from worldline.rpc.push import PushCall
 from worldline.state.codec import digests_from_proto, manifest_from_proto, manifest_to_proto
@@ -57,11 +63,7 @@ def committed_contract(entry: MoveEntry, contract: Contract) -> Contract:
     """The session's contract after the commit: at T1 where the move dropped the tier. Pure."""
     if not entry.move.tier_dropped:
         return contract
-    return replace(
-        contract,
-        determinism_tier=DeterminismTier.T1_SCHEDULE_STABLE,
-        tier_drop_allowed=False,
-    )
+    return contract.dropped()
 
 
 @contextlib.asynccontextmanager
@@ -210,7 +212,7 @@ class Steps:
         if known in self._warmed:
             return ev.Warmed(attempt)  # an engine's process warms a preset once
         request = engine_pb2.WarmWorldRequest(world=world)
-        await self._idempotent(
+        answer: engine_pb2.WarmWorldResponse = await self._idempotent(
             target,
             lambda: call(
                 self._peers.engine(target.engine_id).WarmWorld,
@@ -218,9 +220,33 @@ class Steps:
                 timeout_s=self._deadlines.warm_s,
             ),
         )
+        self._check_repeats(entry, context, answer.self_check)
         others = {one for one in self._warmed if one[0] != target.engine_id or one[:2] == known[:2]}
         self._warmed = others | {known}
         return ev.Warmed(attempt)
+
+    def _check_repeats(
+        self, entry: MoveEntry, context: MoveContext, found: engine_pb2.SelfCheck
+    ) -> None:
+        """What the target has found out about itself; from now on targets are chosen by it.
+
+        Raises:
+            Conflict: NOT_DETERMINISTIC: the session is at T0, and would be there too.
+        """
+        if not found.differs:
+            return
+        target = entry.move.target
+        self._fleet.note_self_checks(
+            target.engine_id, target.engine_incarnation, {found.preset: found.differs}
+        )
+        tier = committed_contract(entry, context.session.contract).determinism_tier
+        if tier is DeterminismTier.T0_BITWISE:
+            raise Conflict(
+                f"{target.engine_id} does not generate {found.preset} twice with the same bits "
+                f"({found.differs}): ask again, the next move goes elsewhere or drops the tier "
+                "where the contract lets it",
+                reason=RejectReason.NOT_DETERMINISTIC.name,
+            )
 
     async def _arm(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
         """Have both movers ready before the world stands still."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from services.placement.device import DeviceRecord
 from services.placement.fleet import Fleet
@@ -278,6 +278,7 @@ def move_to_proto(entry: MoveEntry) -> move_pb2.MoveRecord:
         target_digest=move.target_digest,
         trace_id=entry.trace_id,
         target_slot=None if move.target_slot is None else slot_to_proto(move.target_slot),
+        tier_dropped=move.tier_dropped,
     )
     if entry.changed_unix_s > 0:
         record.age_ms = max(0, int((time.time() - entry.changed_unix_s) * 1e3))
@@ -308,10 +309,25 @@ def session_to_proto(
     )
 
 
+def self_checks_from_proto(messages: Iterable[engine_pb2.SelfCheck]) -> dict[str, str]:
+    """By preset, where two runs of it parted; empty: nowhere.
+
+    Raises:
+        InvalidInput: a preset has no name.
+    """
+    return {identifier(one.preset, "self_checks.preset"): one.differs for one in messages}
+
+
 def engine_to_proto(
-    engine: EngineRecord, *, alive: bool, sessions: int, rows: Iterable[ProfileRow] = ()
+    engine: EngineRecord,
+    *,
+    alive: bool,
+    sessions: int,
+    rows: Iterable[ProfileRow] = (),
+    self_checks: Mapping[str, str] | None = None,
 ) -> placement_pb2.Engine:
     """The engine as clients see it."""
+    checks = sorted((self_checks or {}).items())
     return placement_pb2.Engine(
         engine_id=engine.engine_id,
         node_id=engine.node_id,
@@ -323,6 +339,7 @@ def engine_to_proto(
         device_uuid=engine.device_uuid,
         numa_node=engine.numa_node,
         rows=[row_to_proto(row) for row in rows],
+        self_checks=[engine_pb2.SelfCheck(preset=name, differs=said) for name, said in checks],
     )
 
 

@@ -20,7 +20,7 @@ from tests.unit.placement.park_fakes import ParkedCopies
 from worldline.admissibility.profile_row import RequestShape
 from worldline.admissibility.row_codec import row_to_proto, shape_to_proto
 from worldline.contract import DecodeTier, DeterminismTier
-from worldline.errors import CapacityExhausted, NotFound, TicketRefused
+from worldline.errors import CapacityExhausted, Conflict, NotFound, TicketRefused
 from worldline.rpc.server import GrpcServer
 from worldline.state.codec import (
     digests_to_proto,
@@ -102,6 +102,8 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         self.tiers: dict[str, int] = {}
         #: Shapes whose quanta it was asked to time.
         self.measured: list[RequestShape] = []
+        #: By preset, where two runs of it part here.
+        self.differs: dict[str, str] = {}
 
     def manifest(self, session_id: str, *, digests: bool) -> Manifest:
         return Manifest(
@@ -119,6 +121,10 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
 
     async def OpenWorld(self, request: Any, context: Any) -> Any:
         def work() -> Any:
+            t0 = request.contract.determinism_tier == DeterminismTier.T0_BITWISE
+            if t0 and request.world.preset in self.differs:
+                raise Conflict("it differs from itself", reason="NOT_DETERMINISTIC")
+            self.tiers[request.session_id] = request.contract.determinism_tier
             slot = self.mover.allocate(request.session_id, "live")
             self.worlds[request.session_id] = ("running", request.epoch)
             self.slots[request.session_id] = slot
@@ -164,7 +170,13 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
 
     async def WarmWorld(self, request: Any, context: Any) -> Any:
         def work() -> Any:
-            answer = engine_pb2.WarmWorldResponse(extent_bytes=LAYOUT.extent_bytes)
+            preset = request.world.preset
+            answer = engine_pb2.WarmWorldResponse(
+                extent_bytes=LAYOUT.extent_bytes,
+                self_check=engine_pb2.SelfCheck(
+                    preset=preset, differs=self.differs.get(preset, "")
+                ),
+            )
             if request.measure:
                 shape = RequestShape(request.world.preset, DecodeTier(request.measure))
                 self.measured.append(shape)

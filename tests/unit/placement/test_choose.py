@@ -197,6 +197,37 @@ def test_a_tier_drops_only_where_the_contract_allows_it() -> None:
     assert best(both, allowed) == best(crowded, allowed) == Chosen("e2")
 
 
+def test_a_t0_session_goes_nowhere_where_its_preset_differs_from_itself() -> None:
+    """Not even between equals: it is not equal to itself."""
+    differing = candidate("1", differing=frozenset({"tiny"}))
+    answer = best((differing,), wish(preset="tiny"))
+    assert isinstance(answer, Verdict)
+    assert answer.reason is RejectReason.NOT_DETERMINISTIC
+    assert "e1 does not generate tiny twice with the same bits" in answer.explanation
+    assert best((differing,), wish(preset="small")) == Chosen("e1")
+    allowed = wish(preset="tiny", contract=contract(tier_drop_allowed=True))
+    assert best((differing,), allowed) == Chosen("e1", tier_dropped=True)
+    assert best((differing, candidate("2")), allowed) == Chosen("e2")
+    schedule = contract(determinism_tier=DeterminismTier.T1_SCHEDULE_STABLE)
+    assert best((differing,), wish(preset="tiny", contract=schedule)) == Chosen("e1")
+    other = differing._replace(fingerprint=OTHER_WEIGHTS)
+    assert reason(best((other,), allowed)) is RejectReason.FINGERPRINT_MISMATCH
+
+
+def test_a_t0_session_opens_nowhere_where_its_preset_differs_from_itself() -> None:
+    differing = candidate("1", slots_free=4, differing=frozenset({"tiny"}))
+    exact, lenient = contract(), contract(tier_drop_allowed=True)
+    refused = choose_engine((differing,), "", 100, "tiny", exact)
+    assert reason(refused) is RejectReason.NOT_DETERMINISTIC
+    assert choose_engine((differing,), "", 100, "tiny", lenient) == Chosen("e1", tier_dropped=True)
+    assert choose_engine((differing,), "", 100, "small", exact) == Chosen("e1")
+    fleet = (differing, candidate("2", utilization=0.9))
+    for one in (exact, lenient):
+        assert choose_engine(fleet, "", 100, "tiny", one) == Chosen("e2")
+    schedule = contract(determinism_tier=DeterminismTier.T1_SCHEDULE_STABLE)
+    assert choose_engine(fleet, "", 100, "tiny", schedule) == Chosen("e1")
+
+
 def test_a_t1_session_needs_no_equal_fingerprint_and_drops_nothing() -> None:
     schedule = contract(determinism_tier=DeterminismTier.T1_SCHEDULE_STABLE)
     answer = best((candidate("1", fingerprint=OTHER_TORCH),), wish(contract=schedule))

@@ -45,6 +45,9 @@ def node_of(engine_id: str) -> str:
     return engine_id.partition("-")[0]
 
 
+PRESETS = ("tiny", "small")
+
+
 class Shortlisted(RuleBasedStateMachine):
     """A fleet of two GPUs a node, whatever happens to it."""
 
@@ -126,6 +129,12 @@ class Shortlisted(RuleBasedStateMachine):
             if data.draw(st.booleans()):
                 rows = [row("tiny", 5.0 * foreign)] if foreign else []
                 self.fleet.renew_engine(engine_id, "i", rows, self.now)
+
+    @precondition(lambda self: self.fleet.engines)
+    @rule(data=st.data(), differs=st.sampled_from(["", "block 0"]), preset=st.sampled_from(PRESETS))
+    def check_itself(self, data: st.DataObject, differs: str, preset: str) -> None:
+        engine_id = data.draw(st.sampled_from(sorted(self.fleet.engines)))
+        self.fleet.note_self_checks(engine_id, "i", {preset: differs})
 
     @rule(elapsed_s=st.sampled_from([0.1, 0.6, 1.0]))
     def wait(self, elapsed_s: float) -> None:
@@ -216,6 +225,7 @@ class Shortlisted(RuleBasedStateMachine):
             contract=contract(determinism_tier=tier, tier_drop_allowed=allowed),
             extent_bytes=extent_bytes,
             node_id=data.draw(some_node) if named else "",
+            preset=data.draw(st.sampled_from(PRESETS)),
         )
         # Not `candidates` first: leases that ran out since are the choice's own to notice.
         chosen = self.shortlist.choose(wish, self.now)
