@@ -225,7 +225,8 @@ class Verbs:
                 seen += 1
             if _showing(task) != shown:
                 shown = _showing(task)
-                yield progress_of(task)
+                # The move may be on its way into a phase that is not among them yet.
+                yield progress_of(task, task.phases[seen - 1])
             if (done(task) or task.ended) and seen == len(task.phases):
                 return
             await self._until(
