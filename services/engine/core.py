@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from services.engine import events as ev
+from services.engine.pace import Pace
 from services.engine.world import Action
 from worldline.errors import CapacityExhausted, Conflict, Fenced, InvalidInput
 
@@ -47,6 +48,8 @@ class Pending:
 
     action: Action
     arrived_at: float
+    #: Steps that its block must have, as a replay says; 0: what contract and time allow.
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,9 @@ class World:
     phase: Phase
     #: The block that the state is at: generated next, or being generated.
     block_index: int = 0
-    period_s: float = 0.0
-    horizon_s: float = 1.0
+    #: When its blocks are released and due.
+    pace: Pace = field(default_factory=Pace)
     pending: tuple[Pending, ...] = ()
-    #: When the block in flight, or the next one that has an action, may start.
-    release_at: float = 0.0
-    missed_periods: int = 0
     #: The move that froze or attached this world.
     move_id: str = ""
     #: When placement last said something about `move_id`.
@@ -131,49 +131,38 @@ def _action_arrived(world: World, event: ev.ActionArrived, now: float) -> Decisi
         raise CapacityExhausted(
             f"{PENDING_MAX} actions wait already: read the blocks first", reason="ACTIONS_WAITING"
         )
-    release_at = world.release_at
-    if not world.pending and not world.mid_block:
-        release_at = _next_release(world, now)
-    pending = (*world.pending, Pending(event.action, now))
-    return Decision(replace(world, pending=pending, release_at=release_at), "action queued")
+    pace = world.pace
+    if not world.pending and world.phase is Phase.RUNNING:
+        pace = pace.asked(now)
+    pending = (*world.pending, Pending(event.action, now, event.steps))
+    return Decision(replace(world, pending=pending, pace=pace), "action queued")
 
 
 def _stream_ended(world: World, event: ev.StreamEnded, now: float) -> Decision:
-    return Decision(replace(world, pending=()), f"{len(world.pending)} waiting actions forgotten")
+    pace = world.pace if world.mid_block else world.pace.withdrawn(now)
+    forgotten = f"{len(world.pending)} waiting actions forgotten"
+    return Decision(replace(world, pending=(), pace=pace), forgotten)
 
 
 def _dispatched(world: World, event: ev.Dispatched, now: float) -> Decision:
     if not world.pending:
         raise Conflict(f"session {world.session_id} has no action", reason="NO_ACTION")
-    world = replace(world, phase=Phase.GENERATING, pending=world.pending[1:])
+    pace = world.pace.begun(event.degraded)
+    world = replace(world, phase=Phase.GENERATING, pending=world.pending[1:], pace=pace)
     return Decision(world, f"block {world.block_index} begun")
 
 
 def _block_done(world: World, event: ev.BlockDone, now: float) -> Decision:
-    missed = 0
-    if world.period_s > 0:
-        missed = max(0, int((now - world.release_at) / world.period_s))
-    done = replace(
-        world,
-        block_index=world.block_index + 1,
-        missed_periods=world.missed_periods + missed,
-        phase=Phase.RUNNING,
-    )
-    if done.pending:
-        done = replace(done, release_at=_next_release(done, done.pending[0].arrived_at))
+    pace = world.pace.done(now, event.block_s, event.expected_s)
+    done = replace(world, block_index=world.block_index + 1, pace=pace, phase=Phase.RUNNING)
     reason = f"block {world.block_index} done"
     if world.phase is Phase.FREEZING:
         return Decision(replace(done, phase=Phase.FROZEN, heard_at=now), f"{reason}, frozen")
     if world.phase is Phase.CLOSING:
         return _release(done, world.ending or ev.Ending(), f"{reason}, released")
+    if done.pending:
+        done = replace(done, pace=pace.asked(done.pending[0].arrived_at))
     return Decision(done, reason)
-
-
-def _next_release(world: World, asked_at: float) -> float:
-    """Blocks are released no faster than one a period; without one, when they are asked for."""
-    if world.period_s > 0 and world.release_at > 0:
-        return max(asked_at, world.release_at + world.period_s)
-    return asked_at
 
 
 def _block_failed(world: World, event: ev.BlockFailed, now: float) -> Decision:
@@ -188,7 +177,8 @@ def _freeze(world: World, event: ev.FreezeAsked, now: float) -> Decision:
     world = replace(world, move_id=event.move_id, heard_at=now)
     if world.phase is Phase.GENERATING:
         return Decision(replace(world, phase=Phase.FREEZING), "freezes at the next boundary")
-    return Decision(replace(world, phase=Phase.FROZEN), "frozen between blocks")
+    frozen = replace(world, phase=Phase.FROZEN, pace=world.pace.stopped(now))
+    return Decision(frozen, "frozen between blocks")
 
 
 def _freeze_again(world: World, event: ev.FreezeAsked, now: float) -> Decision:
@@ -200,12 +190,16 @@ def _freeze_again(world: World, event: ev.FreezeAsked, now: float) -> Decision:
 def _thaw(world: World, event: ev.ThawAsked, now: float) -> Decision:
     _check_epoch(world, event.epoch)
     _check_move(world, event.move_id)
-    return _thawed(world, "thawed")
+    return _thawed(world, "thawed", now)
 
 
-def _thawed(world: World, reason: str) -> Decision:
-    phase = Phase.GENERATING if world.phase is Phase.FREEZING else Phase.RUNNING
-    return Decision(replace(_end_move(world, world.move_id), phase=phase), reason)
+def _thawed(world: World, reason: str, now: float) -> Decision:
+    thawed = _end_move(world, world.move_id)
+    if world.phase is Phase.FREEZING:
+        return Decision(replace(thawed, phase=Phase.GENERATING), reason)
+    asked_at = world.pending[0].arrived_at if world.pending else None
+    pace = world.pace.resumed(now, asked_at)
+    return Decision(replace(thawed, phase=Phase.RUNNING, pace=pace), reason)
 
 
 def _thaw_running(world: World, event: ev.ThawAsked, now: float) -> Decision:
@@ -296,7 +290,7 @@ def _answered_frozen(world: World, event: ev.MoveAnswered, now: float) -> Decisi
         return Decision(world, "answer about another move")
     world = replace(world, heard_at=now)
     if event.outcome.ended:
-        return _thawed(world, "the move ended without a commit")
+        return _thawed(world, "the move ended without a commit", now)
     if event.outcome.over and event.outcome.suspended:
         return _release(world, ev.Ending(error=_suspended(world)), "suspended long ago")
     if event.outcome.over:

@@ -15,8 +15,10 @@ from services.engine.core import Phase
 from services.engine.fork_order import ForkOrder
 from services.engine.forking import Forked, Forking
 from services.engine.generation import Generation
+from services.engine.inspecting import Inspecting
 from services.engine.lease import Lease
 from services.engine.making import check_quality, memory_for, new_world
+from services.engine.measuring import measure
 from services.engine.memory import Memory
 from services.engine.models import Loaded, Models
 from services.engine.parse import WorldSpec
@@ -28,8 +30,10 @@ from services.engine.slotmap import SlotMap
 from services.engine.tombstones import Tombstones
 from services.engine.worker import Worker
 from services.engine.world import WorldModel
+from worldline.admissibility.profile_row import ProfileRow, RequestShape
 from worldline.contract import Contract
 from worldline.errors import Conflict, DeadlineExceeded, NotFound, WorldlineError
+from worldline.numa import binding_of_process
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests, Fingerprint, Manifest
 from worldline.telemetry import current_traceparent
@@ -45,10 +49,16 @@ class Engine:
     """Sessions of one device. Called on the event loop only."""
 
     def __init__(
-        self, *, worker: Worker, models: Models, slots: Slots, fingerprint: Fingerprint
+        self,
+        *,
+        worker: Worker,
+        models: Models,
+        slots: Slots,
+        fingerprint: Fingerprint,
+        profiles: Profiles | None = None,
     ) -> None:
         self.fingerprint = fingerprint
-        self.profiles = Profiles()
+        self.profiles = profiles or Profiles(binding=binding_of_process())
         self.sessions: dict[str, Session] = {}
         self.tombstones = Tombstones()
         self.lease = Lease()
@@ -56,6 +66,14 @@ class Engine:
         self._worker = worker
         self._models = models
         self._slots = slots
+        #: One at a time: each keeps the worlds that play here waiting a little.
+        self._measuring = asyncio.Lock()
+        self.inspecting = Inspecting(
+            sessions=self.sessions,
+            tombstones=self.tombstones,
+            worker=worker,
+            wake=self.generation.wake,
+        )
         #: Sessions that an open, an attach or a fork is under way for.
         self._arriving: set[str] = set()
         self._forking = Forking(
@@ -123,6 +141,7 @@ class Engine:
         session = self.sessions.get(session_id)
         if session is None:
             return
+        session.press(time.monotonic())
         session.apply(ev.CloseAsked(epoch), time.monotonic())
         self.generation.wake.notify()
         await self._gone(session)
@@ -149,6 +168,7 @@ class Engine:
         """
         session = self.session(session_id)
         session.apply(ev.FreezeAsked(epoch, move_id), time.monotonic())
+        session.press(time.monotonic())
         # A block paused by a lost lease still has to reach its boundary.
         self.generation.wake.notify()
         await self._until_frozen(session, move_id)
@@ -171,6 +191,18 @@ class Engine:
     async def warm(self, spec: WorldSpec) -> int:
         """Build a preset's weights and run its first-block transient; its state's bytes."""
         return (await self._models.warm(spec.preset)).layout.extent_bytes
+
+    async def measure(self, shape: RequestShape) -> ProfileRow | None:
+        """Time quanta of that shape; its row, None where a clock stood still.
+
+        Raises:
+            InvalidInput: no such preset.
+            CapacityExhausted: the model has no tensors for one more session.
+        """
+        loaded = await self._models.warm(shape.preset)
+        async with self._measuring:
+            await measure(self._worker, loaded, shape, self.profiles)
+        return self.profiles.row(shape, time.monotonic())
 
     async def attach(
         self,

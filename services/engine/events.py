@@ -15,9 +15,10 @@ class Opened:
 
 @dataclass(frozen=True)
 class ActionArrived:
-    """The client sent the action of one block."""
+    """The client sent the action of one block; a replay also says how many steps it had."""
 
     action: Action
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,20 @@ class StreamEnded:
 
 @dataclass(frozen=True)
 class Dispatched:
-    """The schedule gave this world its first quantum of a block."""
+    """The schedule gave this world its first quantum of a block, of full quality or less."""
+
+    degraded: bool = False
 
 
 @dataclass(frozen=True)
 class BlockDone:
-    """The last quantum of the block returned; the state is at a boundary."""
+    """The last quantum of the block returned; the state is at a boundary.
+
+    Its quanta took `block_s`, where measured rows say `expected_s`; 0 where there is no row.
+    """
+
+    block_s: float = 0.0
+    expected_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 
-import numpy as np
 import structlog
 
 from services.engine import events as ev
+from services.engine.claims import Standing, claim_of, wave_member
+from services.engine.flight import Flight
 from services.engine.lease import Lease
-from services.engine.memory import Memory
 from services.engine.outbox import BlockRecord
 from services.engine.profile import Profiles
-from services.engine.schedule import Candidate, candidate_of, next_release, pick
+from services.engine.quality import Quality, choose_quality, full_quality, replayed_quality
+from services.engine.quantum import Quantum, advance
+from services.engine.schedule import Choice, Claim, Guard, pick, wave_floors
 from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.worker import Worker
-from services.engine.world import NO_FRAMES, Frames
-from worldline.contract import DecodeTier
-from worldline.errors import InvariantBroken, WorldlineError
-from worldline.state.digest import crc64
+from services.engine.world import NO_FRAMES, quanta_of
 from worldline.telemetry import instruments
 
 _log = structlog.get_logger(__name__)
 
 #: Looks again this often even when nothing woke it: a lease can end without an event.
 _IDLE_S = 1.0
-
-
-@dataclass(frozen=True)
-class Quantum:
-    """What one quantum gave: nothing yet, a finished block, or a failure."""
-
-    elapsed_ms: float
-    frames: Frames | None = None
-    frames_digest: int = 0
-    state_digest: int | None = None
-    error: WorldlineError | None = None
+#: How far measured rows are trusted.
+GUARD = Guard()
 
 
 class Generation:
@@ -64,14 +53,17 @@ class Generation:
             token = self.wake.token()
             now = time.monotonic()
             self._drop_disowned(now)
-            candidates = self._candidates()
-            choice = pick(candidates, now)
-            if choice is not None and self._allowed(self._sessions[choice.session_id], now):
-                await self._quantum(self._sessions[choice.session_id])
-                continue
-            release_at = next_release(candidates, now)
-            idle_s = _IDLE_S if release_at is None else min(_IDLE_S, release_at - now)
-            await wait_for_change(token, idle_s)
+            claims = self._claims(now)
+            choice = pick(claims, now, guard=GUARD, floors=wave_floors(self._wave_members()))
+            until = _IDLE_S + now
+            if isinstance(choice, Choice):
+                session = self._sessions[choice.session_id]
+                if self._allowed(session, now):
+                    await self._quantum(session, choice.claim, claims)
+                    continue
+            else:
+                until = min(until, choice.until)
+            await wait_for_change(token, max(0.0, until - now))
 
     def _drop_disowned(self, now: float) -> None:
         """End worlds that lost their owner in mid-block; here no quantum of theirs is running."""
@@ -80,41 +72,90 @@ class Generation:
             if session.world.disowned and ending is not None and ending.error is not None:
                 session.apply(ev.BlockFailed(ending.error), now)
 
-    def _candidates(self) -> list[Candidate]:
+    def _claims(self, now: float) -> list[Claim]:
         found = (
-            candidate_of(session.world, session.begun_at, session.room, session.held > 0)
+            claim_of(session.world, self._standing(session), now, GUARD)
             for session in self._sessions.values()
             # In doubt it waits: where the directory does not name it, its slot may be another's.
             if session.renewals_missed == 0
         )
-        return [candidate for candidate in found if candidate is not None]
+        return [claim for claim in found if claim is not None]
+
+    def _standing(self, session: Session) -> Standing:
+        flight = session.flight
+        return Standing(
+            contract=session.contract,
+            model=session.model,
+            quantum_s=self._profiles.quantum_s(session.shape),
+            quanta_left=0 if flight is None else flight.quanta_left,
+            begun_at=0.0 if flight is None else flight.begun_at,
+            boundary_by=session.boundary_by,
+            played=session.stream is not None,
+            room=session.room,
+            held=session.held > 0,
+        )
+
+    def _wave_members(self) -> Iterator[tuple[str, int]]:
+        for session in self._sessions.values():
+            member = wave_member(session.world, session.contract)
+            if member is not None:
+                yield member
 
     def _allowed(self, session: Session, now: float) -> bool:
         """The lease must outlast the quantum; one longer than half a lease could never start."""
         lease = self._lease()
-        expected_s = self._profiles.quantum_s(session.model.preset)
+        expected_s = self._profiles.quantum_s(session.shape)
         return lease.holds(now, min(expected_s, lease.lease_s / 2))
 
-    async def _quantum(self, session: Session) -> None:
-        run = session.run
-        if run is None or not session.world.mid_block:
-            run = session.begin(session.world.pending[0].action, time.monotonic())
-        memory = session.open_memory()
+    async def _quantum(self, session: Session, claim: Claim, claims: list[Claim]) -> None:
+        flight = session.flight
+        if flight is None or not session.world.mid_block:
+            flight = self._begin(session, claim, claims)
+        run, memory = flight.run, session.open_memory()
         digest_wanted = session.stream is not None and session.stream.digests_wanted
         tier = session.contract.decode_tier
         done = await self._worker.run(lambda: advance(run, memory, tier, digest_wanted))
-        session.spent_ms += done.elapsed_ms
-        model = session.model
+        flight.quanta_done += 1
+        flight.spent_ms += done.elapsed_ms
         if done.error is None:
-            self._profiles.add(model.preset, model.quanta_per_block, done.elapsed_ms)
-            instruments().quantum_ended(model.preset, done.elapsed_ms)
+            self._learn(session, done)
+            instruments().quantum_ended(session.model.preset, done.elapsed_ms)
         if done.error is not None or done.frames is not None:
             # Nothing here may keep the state's views alive once the world ends with this block.
-            session.run = None
-            del run, memory
-            self._block_over(session, done)
+            session.flight = None
+            quality, spent_ms = flight.quality, flight.spent_ms
+            del flight, run, memory
+            self._block_over(session, done, quality, spent_ms)
 
-    def _block_over(self, session: Session, done: Quantum) -> None:
+    def _begin(self, session: Session, claim: Claim, claims: list[Claim]) -> Flight:
+        now = time.monotonic()
+        pace, pending = session.world.pace, session.world.pending
+        quality = full_quality(session.model)
+        if pending and pending[0].steps > 0:
+            quality = replayed_quality(session.model, pending[0].steps)
+        elif pace.has_deadline:
+            quality = choose_quality(
+                session.model,
+                session.contract,
+                claim,
+                claims,
+                now,
+                guard=GUARD,
+                history=pace.history,
+            )
+        return session.begin(quality, now)
+
+    def _learn(self, session: Session, done: Quantum) -> None:
+        """A session's first block has a shorter window than all others: no row is made of it."""
+        if session.world.block_index > 0:
+            closing, now = done.frames is not None, time.monotonic()
+            self._profiles.add(
+                session.shape, session.model, done.elapsed_ms, closing=closing, now=now
+            )
+
+    def _block_over(
+        self, session: Session, done: Quantum, quality: Quality, spent_ms: float
+    ) -> None:
         if session.world.disowned:
             return  # nobody may see this block; the loop ends its world
         now = time.monotonic()
@@ -128,69 +169,30 @@ class Generation:
             )
             session.apply(ev.BlockFailed(done.error), now)
             return
-        missed_before = session.world.missed_periods
-        session.outbox.put(
-            BlockRecord(
-                block_index=session.world.block_index,
-                epoch=session.world.epoch,
-                frames=done.frames or NO_FRAMES,
-                frames_digest=done.frames_digest,
-                state_digest=done.state_digest,
-                generate_ms=session.spent_ms,
-            )
+        record = BlockRecord(
+            block_index=session.world.block_index,
+            epoch=session.world.epoch,
+            frames=done.frames or NO_FRAMES,
+            frames_digest=done.frames_digest,
+            state_digest=done.state_digest,
+            generate_ms=spent_ms,
+            quality=quality,
+            releases_skipped=session.world.pace.skipped_before,
+            late_ms=session.world.pace.late_s(now) * 1e3,
         )
-        session.apply(ev.BlockDone(), now)
-        instruments().block_generated(session.model.preset, session.spent_ms)
-        missed = session.world.missed_periods - missed_before
-        if missed:
-            instruments().period_missed(session.model.preset, missed)
+        session.outbox.put(record)
+        quanta = quanta_of(session.model, quality.steps)
+        expected_s = quanta * self._profiles.quantum_s(session.shape)
+        session.apply(ev.BlockDone(spent_ms / 1e3, expected_s), now)
+        _count(session.model.preset, record)
 
 
-def advance(
-    run: Generator[None, None, Frames], memory: Memory, tier: DecodeTier, digest_wanted: bool
-) -> Quantum:
-    """One quantum, in the worker's thread; with the block's last one also what is sent of it."""
-    started = time.perf_counter()
-    try:
-        finished = _step(run)
-        # A quantum ends when the device is done with it: only then is its time known, may another
-        # world run, and may the state be read, frozen or sent (invariant I9).
-        memory.settle()
-        elapsed_ms = (time.perf_counter() - started) * 1e3
-        if finished is None:
-            return Quantum(elapsed_ms)
-        memory.check_in_place()
-        frames = decoded(finished, tier)
-        digest = memory.digests().whole if digest_wanted else None
-        return Quantum(elapsed_ms, frames, crc64(frames.pixels), digest)
-    except Exception as error:
-        # Whatever a model does wrong ends its world, never the engine and its other worlds.
-        return Quantum((time.perf_counter() - started) * 1e3, error=_without_frames(error))
-
-
-def _step(run: Generator[None, None, Frames]) -> Frames | None:
-    """One quantum; the block's frames after the last, None before."""
-    try:
-        next(run)
-    except StopIteration as finished:
-        frames: Frames = finished.value
-        return frames
-    return None
-
-
-def decoded(frames: Frames, tier: DecodeTier) -> Frames:
-    """What the contract's decode tier leaves of a block: all, every second pixel, nothing."""
-    if tier is DecodeTier.FULL or frames.count == 0:
-        return frames
-    if tier is DecodeTier.NONE:
-        return NO_FRAMES
-    shape = (frames.count, frames.height, frames.width, 3)
-    half = np.frombuffer(frames.pixels, dtype=np.uint8).reshape(shape)[:, ::2, ::2]
-    return Frames(half.shape[0], half.shape[1], half.shape[2], half.tobytes())
-
-
-def _without_frames(error: Exception) -> WorldlineError:
-    """The same error without its traceback, whose frames would keep views of the slot alive."""
-    if isinstance(error, WorldlineError):
-        return type(error)(error.message, reason=error.reason, field=error.field, leaf=error.leaf)
-    return InvariantBroken(f"the model failed: {type(error).__name__}: {error}")
+def _count(preset: str, record: BlockRecord) -> None:
+    found = instruments()
+    found.block_generated(preset, record.generate_ms)
+    if record.quality.degraded:
+        found.block_degraded(preset)
+    if record.late_ms > 0:
+        found.period_missed(preset)
+    if record.releases_skipped:
+        found.releases_skipped(preset, record.releases_skipped)

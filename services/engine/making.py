@@ -6,6 +6,7 @@ from services.engine.core import Phase, World
 from services.engine.memory import Memory
 from services.engine.models import Loaded
 from services.engine.ownstate import OwnState
+from services.engine.pace import pace_of
 from services.engine.slotmap import SlotMap
 from services.engine.slotstate import SlotState
 from services.engine.world import OwnsState, WorldModel
@@ -30,8 +31,7 @@ def new_world(
         epoch=epoch,
         phase=phase,
         block_index=block_index,
-        period_s=contract.period_ms / 1e3,
-        horizon_s=contract.horizon_ms / 1e3,
+        pace=pace_of(contract),
         move_id=move_id,
         heard_at=heard_at,
     )

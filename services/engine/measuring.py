@@ -9,9 +9,9 @@ from typing import cast
 import torch
 
 from services.engine.device import EngineDevice
-from services.engine.generation import decoded, step
 from services.engine.models import Loaded
 from services.engine.profile import Profiles
+from services.engine.quantum import decoded, step
 from services.engine.worker import Worker
 from services.engine.world import Action, Frames, OwnsState, StateTree
 from worldline.admissibility.profile_row import RequestShape

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from services.engine.quality import Quality
 from services.engine.world import Frames
 from worldline.errors import IntegrityError, InvalidInput, InvariantBroken
 
@@ -22,6 +23,11 @@ class BlockRecord:
     frames_digest: int
     state_digest: int | None
     generate_ms: float
+    quality: Quality
+    #: Releases that passed without a block since the one before.
+    releases_skipped: int = 0
+    #: After its deadline; 0 in time, or without one.
+    late_ms: float = 0.0
 
 
 class Outbox:

@@ -11,7 +11,13 @@ from typing import Any
 from services.engine import events as ev
 from services.engine.core import PENDING_MAX, Phase
 from services.engine.engine import Engine
-from services.engine.parse import Join, action_from_proto, block_to_proto, join_from_proto
+from services.engine.parse import (
+    Join,
+    action_from_proto,
+    block_to_proto,
+    join_from_proto,
+    steps_from_proto,
+)
 from services.engine.session import Session, Stream
 from services.engine.signal import wait_for_change
 from services.engine.world import Action
@@ -113,7 +119,7 @@ async def _read(
     """
     last: int | None = None
     async for request in requests:
-        action = _action(request)
+        action, steps = _action(request, session)
         if last is not None and action.block_index != last + 1:
             raise InvalidInput(
                 f"action.block_index is {action.block_index} after {last}: actions of a stream "
@@ -125,14 +131,15 @@ async def _read(
             continue
         if not await _room(session, stream):
             return
-        session.apply(ev.ActionArrived(action), time.monotonic())
+        session.apply(ev.ActionArrived(action, steps), time.monotonic())
         engine.generation.wake.notify()
 
 
-def _action(request: engine_pb2.PlayRequest) -> Action:
+def _action(request: engine_pb2.PlayRequest, session: Session) -> tuple[Action, int]:
     if request.WhichOneof("event") != "action":
         raise InvalidInput("after the join only actions may follow", field="action")
-    return action_from_proto(request.action)
+    steps = steps_from_proto(request.action, session.contract, session.model.denoising_steps)
+    return action_from_proto(request.action), steps
 
 
 async def _room(session: Session, stream: Stream) -> bool:

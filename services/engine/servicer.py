@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import grpc
 
 from services.engine.core import Phase
 from services.engine.engine import Engine
 from services.engine.fork_order import order_from_proto
+from services.engine.inspect_order import inspect_order_from_proto
+from services.engine.inspect_wire import inspected_to_proto
 from services.engine.parse import spec_from_proto
 from services.engine.play import play
 from services.engine.session import Session
-from worldline.contract import contract_from_proto
-from worldline.fields import identifier, whole
+from worldline.admissibility.profile_row import RequestShape
+from worldline.admissibility.row_codec import row_to_proto
+from worldline.contract import DecodeTier, contract_from_proto
+from worldline.fields import enum_member, identifier, whole
 from worldline.rpc.census import process_census
 from worldline.state.codec import layout_to_proto, manifest_from_proto, manifest_to_proto
 from worldline.telemetry import span
@@ -91,7 +96,14 @@ class EngineServicer(EngineServiceServicer):
         spec = spec_from_proto(request.world)
         with span("engine.warm", preset=spec.preset):
             extent_bytes = await self._engine.warm(spec)
-        return engine_pb2.WarmWorldResponse(extent_bytes=extent_bytes)
+        row = None
+        if request.measure:
+            tier = enum_member(DecodeTier, request.measure, "measure")
+            with span("engine.measure", preset=spec.preset):
+                row = await self._engine.measure(RequestShape(spec.preset, tier))
+        return engine_pb2.WarmWorldResponse(
+            extent_bytes=extent_bytes, row=None if row is None else row_to_proto(row)
+        )
 
     async def Attach(  # noqa: N802
         self, request: engine_pb2.AttachRequest, context: grpc.aio.ServicerContext
@@ -148,6 +160,15 @@ class EngineServicer(EngineServiceServicer):
             ],
         )
 
+    async def InspectWorld(  # noqa: N802
+        self, request: engine_pb2.InspectWorldRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[engine_pb2.InspectWorldResponse]:
+        """See engine.proto."""
+        order = inspect_order_from_proto(request)
+        async with aclosing(self._engine.inspecting.run(order)) as inspected:
+            async for each in inspected:
+                yield inspected_to_proto(each)
+
     async def DescribeEngine(  # noqa: N802
         self, request: engine_pb2.DescribeEngineRequest, context: grpc.aio.ServicerContext
     ) -> engine_pb2.DescribeEngineResponse:
@@ -191,5 +212,7 @@ def _world(session: Session) -> engine_pb2.DescribeEngineResponse.World:
         block_index=world.block_index,
         phase=str(phase),
         slot=session.slot,
-        missed_periods=world.missed_periods,
+        missed_periods=world.pace.missed_periods,
+        releases_skipped=world.pace.releases_skipped,
+        degraded_blocks=world.pace.degraded_blocks,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator
+import math
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -11,16 +13,23 @@ import structlog
 
 from services.engine import events as ev
 from services.engine.core import World, decide
+from services.engine.flight import Flight
 from services.engine.memory import Memory
 from services.engine.outbox import Outbox
+from services.engine.quality import Quality
 from services.engine.signal import Signal, wait_for_change
-from services.engine.world import Action, Frames, WorldModel
+from services.engine.world import WorldModel, quanta_of
+from worldline.admissibility.profile_row import shape_of
 from worldline.contract import Contract
-from worldline.errors import Conflict, DeadlineExceeded
+from worldline.errors import Conflict, DeadlineExceeded, InvariantBroken
 from worldline.telemetry import ActiveSpan, current_span, no_span
 from worldline.v1 import move_pb2
 
 _log = structlog.get_logger(__name__)
+
+#: A boundary that somebody waits for is wanted within this, a third of what they wait at most; or
+#: within the contract's horizon where that is shorter.
+BOUNDARY_WANTED_S = 10.0
 
 
 @dataclass
@@ -43,6 +52,8 @@ class Session:
         self.world = world
         self.contract = contract
         self.model = model
+        #: Whose row its quanta are learned in.
+        self.shape = shape_of(model.preset, contract)
         self.slot = slot
         self.memory: Memory | None = None
         self.outbox = Outbox(world.block_index)
@@ -51,10 +62,10 @@ class Session:
         #: When it ended, for the tombstone.
         self.ended_at = 0.0
         self.changed = Signal()
-        #: The block in flight, when its action arrived, what its quanta took so far.
-        self.run: Generator[None, None, Frames] | None = None
-        self.begun_at = 0.0
-        self.spent_ms = 0.0
+        #: The block in flight.
+        self.flight: Flight | None = None
+        #: When somebody who waits for the end of the block in flight wants it.
+        self.boundary_by = math.inf
         #: Readers of the slot at a boundary: no quantum and no unmapping meanwhile.
         self.held = 0
         #: Renewals in a row that did not name this session as this engine's.
@@ -107,15 +118,31 @@ class Session:
         stream.span.link(here.traceparent, move_id=move_id)
         here.link(stream.span.traceparent, session_id=self.session_id)
 
-    def begin(self, action: Action, now: float) -> Generator[None, None, Frames]:
-        """Begin the next block."""
-        self.begun_at = self.world.pending[0].arrived_at if self.world.pending else now
-        self.apply(ev.Dispatched(), now)
+    def begin(self, quality: Quality, now: float) -> Flight:
+        """Begin the next block, from the action that waits for it.
+
+        Raises:
+            Conflict: none does.
+        """
+        first = self.world.pending[0] if self.world.pending else None
+        self.apply(ev.Dispatched(quality.degraded), now)
+        if first is None:
+            raise InvariantBroken(f"session {self.session_id} began a block without an action")
         memory = self.open_memory()
         memory.changing()
-        self.run = self.model.block(memory.state, action, self.model.denoising_steps)
-        self.spent_ms = 0.0
-        return self.run
+        self.boundary_by = math.inf
+        self.flight = Flight(
+            run=self.model.block(memory.state, first.action, quality.steps),
+            quality=quality,
+            quanta=quanta_of(self.model, quality.steps),
+            begun_at=first.arrived_at,
+        )
+        return self.flight
+
+    def press(self, now: float) -> None:
+        """Somebody waits for the boundary: the block in flight must not wait for all others."""
+        wanted_by = now + min(self.world.pace.horizon_s, BOUNDARY_WANTED_S)
+        self.boundary_by = min(self.boundary_by, wanted_by)
 
     def open_memory(self) -> Memory:
         """The mapped slot.
@@ -132,6 +159,7 @@ class Session:
         """Keep the state at its boundary and mapped while it is read."""
         memory = self.open_memory()
         self.held += 1
+        self.press(time.monotonic())
         try:
             yield memory
         finally:
@@ -142,9 +170,9 @@ class Session:
 
     def unmap(self) -> None:
         """Drop the state's views and unmap the slot."""
-        if self.run is not None:
-            self.run.close()
-            self.run = None
+        if self.flight is not None:
+            self.flight.run.close()
+            self.flight = None
         memory, self.memory = self.memory, None
         if memory is not None:
             memory.close()

@@ -184,9 +184,9 @@ class Instruments:
         """Record one quantum."""
         self._quantum(quantum_ms / 1e3, preset)
 
-    def period_missed(self, preset: str, blocks: int = 1) -> None:
-        """Count blocks that were generated after their deadline."""
-        self._missed(blocks, preset)
+    def period_missed(self, preset: str) -> None:
+        """Count one block that was generated after its deadline."""
+        self._missed(1, preset)
 
     def releases_skipped(self, preset: str, count: int) -> None:
         """Count releases of a period that passed without a block."""

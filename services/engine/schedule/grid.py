@@ -103,6 +103,18 @@ class ReleaseGrid:
         release = Release(at, at + self.period_s, skipped, unclaimed)
         return replace(self, index=index), release
 
+    def stopped(self, now: float) -> tuple[ReleaseGrid, int]:
+        """The world stands still from `now` on: points before it are over.
+
+        Also how many of them passed while the block before was unfinished; the others had nobody
+        who wanted them.
+        """
+        if self.anchor_at is None:
+            return self, 0
+        over = max(self.index, self._first_from(now) - 1)
+        overrun = max(self.index, min(over, self._first_from(self.free_at) - 1))
+        return replace(self, index=over), overrun - self.index
+
     def next_point(self, now: float) -> float | None:
         """The first point from `now` on that no block has used; None while closed."""
         if self.anchor_at is None:

@@ -248,24 +248,9 @@ def test_waiting_actions_are_bounded_and_forgotten_with_their_stream() -> None:
     assert mid.world.next_action_index == 11
 
 
-def test_blocks_are_released_once_a_period_and_misses_are_counted() -> None:
-    paced = world(period_s=2.0)
-    first = after(paced, act(10), act(11), now=100.0)
-    assert first.world.release_at == 100.0
-    begun = after(first.world, ev.Dispatched(), now=100.0)
-    on_time = after(begun.world, ev.BlockDone(), now=101.0)
-    assert on_time.world.missed_periods == 0
-    assert on_time.world.release_at == 102.0
-    begun = after(on_time.world, ev.Dispatched(), now=102.0)
-    late = after(begun.world, ev.BlockDone(), now=106.5)  # due 104: missed 104 and 106
-    assert late.world.missed_periods == 2
-    idle = after(late.world, act(12), now=110.0)
-    assert idle.world.release_at == 110.0
-
-
 def test_without_a_period_nothing_is_missed() -> None:
     begun = after(world(), act(10), ev.Dispatched(), now=100.0)
-    assert after(begun.world, ev.BlockDone(), now=500.0).world.missed_periods == 0
+    assert after(begun.world, ev.BlockDone(), now=500.0).world.pace.missed_periods == 0
 
 
 EVENTS = st.one_of(

@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator, Iterator
 import pytest
 import torch
 
-from services.engine.generation import advance
 from services.engine.hostslot import HostSlot
+from services.engine.quantum import advance
 from services.engine.slotstate import SlotState
 from services.engine.world import NO_FRAMES, Frames
 from worldline.contract import DecodeTier

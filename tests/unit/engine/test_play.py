@@ -362,7 +362,7 @@ async def test_no_block_is_begun_that_would_push_an_unread_one_out(harness: Harn
     await until(lambda: session.world.block_index == OUTBOX_BLOCKS, session)
     # Full: the schedule sees no candidate, whatever waits.
     assert len(session.world.pending) == 2
-    assert harness.engine.generation._candidates() == []
+    assert harness.engine.generation._claims(0.0) == []
     session.stream.cursor += 1
     harness.engine.generation.wake.notify()
     await until(lambda: session.world.block_index == OUTBOX_BLOCKS + 1, session)

@@ -89,7 +89,7 @@ async def test_a_world_in_doubt_waits_for_the_directory(source: Harness) -> None
         await source.upkeep._renew()
         await player.act(script(0))
         await until(lambda: session.world.pending, session)
-        assert source.engine.generation._candidates() == []
+        assert source.engine.generation._claims(0.0) == []
         source.directory.owned = {"s1": 1}
         await source.upkeep._renew()
         assert (await player.block()).block_index == 0

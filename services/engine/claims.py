@@ -1,0 +1,128 @@
+"""Claims: what each session asks of the schedule now, from its world, contract and measured rows.
+
+A claim's deadline is that of the release grid, or the contract's horizon where the block cannot be
+late; bulk has none. A C1 world whose next action is about to come claims its time before it has
+come (`Claim.prospective`), so that no quantum of another class lies across its next release. It
+does so while somebody plays it, and for as long as a silence is shorter than a pause.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from services.engine.core import Phase, World
+from services.engine.pace import Pace
+from services.engine.quality import ladder_of
+from services.engine.schedule import Claim, Guard
+from services.engine.schedule.grid import PAUSE_PERIODS
+from services.engine.world import WorldModel
+from worldline.contract import Contract, ServiceClass
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the schedule must know of a session beside its world."""
+
+    contract: Contract
+    model: WorldModel
+    #: Measured seconds of one quantum, 0 where there is no row yet.
+    quantum_s: float = 0.0
+    #: Of the block in flight: quanta that are left, and when its action came.
+    quanta_left: int = 0
+    begun_at: float = 0.0
+    #: By when somebody who waits for its end wants it.
+    boundary_by: float = math.inf
+    #: A client is there, and has room for one more block.
+    played: bool = False
+    room: bool = True
+    #: Somebody reads the state at its boundary.
+    held: bool = False
+
+
+def claim_of(world: World, standing: Standing, now: float, guard: Guard) -> Claim | None:
+    """The world's claim, or None where it has none.
+
+    A world in the middle of a block always has one: nothing waits for anything but its boundary.
+    Between blocks it needs an action, room in its outbox and nobody who holds it for reading.
+    """
+    pace = world.pace
+    if world.mid_block and pace.release is not None:
+        left_s = standing.quanta_left * standing.quantum_s
+        boundary_by, begun_at = standing.boundary_by, standing.begun_at
+        return _claim(
+            world, standing, pace, left_s, begun_at, mid_block=True, boundary_by=boundary_by
+        )
+    if world.phase is not Phase.RUNNING or not standing.room:
+        return None
+    left_s = _block_quanta(standing, pace, guard) * standing.quantum_s
+    if world.pending and pace.release is not None:
+        arrived_at = world.pending[0].arrived_at
+        return _claim(world, standing, pace, left_s, arrived_at, prospective=standing.held)
+    return _prospective(world, standing, left_s, now)
+
+
+def wave_member(world: World, contract: Contract) -> tuple[str, int] | None:
+    """The cohort of a world that others of it wait for, and the block it is at."""
+    if not contract.cohort or world.phase in (Phase.ATTACHED, Phase.CLOSING, Phase.RELEASED):
+        return None
+    return contract.cohort, world.block_index
+
+
+def _claim(
+    world: World,
+    standing: Standing,
+    pace: Pace,
+    left_s: float,
+    arrived_at: float,
+    *,
+    mid_block: bool = False,
+    prospective: bool = False,
+    boundary_by: float = math.inf,
+) -> Claim:
+    contract, release = standing.contract, pace.release
+    is_bulk = contract.service_class is ServiceClass.C3_BULK
+    return Claim(
+        session_id=world.session_id,
+        service_class=contract.service_class,
+        release_at=arrived_at if release is None else release.release_at,
+        deadline_at=math.inf if is_bulk else pace.due_at,
+        arrived_at=arrived_at,
+        mid_block=mid_block,
+        quantum_s=standing.quantum_s,
+        left_s=left_s,
+        block_index=world.block_index,
+        wave_id=contract.cohort,
+        boundary_by=boundary_by,
+        prospective=prospective,
+    )
+
+
+def _prospective(world: World, standing: Standing, left_s: float, now: float) -> Claim | None:
+    """Time kept for an action that is about to come."""
+    grid = world.pace.grid
+    if grid is None or standing.contract.service_class is not ServiceClass.C1_INTERACTIVE:
+        return None
+    point = grid.next_point(now)
+    silent = now - grid.free_at > PAUSE_PERIODS * grid.period_s
+    if point is None or world.pending or silent or not standing.played:
+        return None
+    return Claim(
+        session_id=world.session_id,
+        service_class=standing.contract.service_class,
+        release_at=point,
+        deadline_at=point + grid.period_s,
+        arrived_at=point,
+        quantum_s=standing.quantum_s,
+        left_s=left_s,
+        block_index=world.block_index,
+        prospective=True,
+    )
+
+
+def _block_quanta(standing: Standing, pace: Pace, guard: Guard) -> int:
+    """Quanta that are kept for a block that has not begun: what it would get alone here."""
+    ladder = ladder_of(standing.model, standing.contract)
+    if ladder is None:
+        return standing.model.quanta_per_block
+    return ladder.quanta(ladder.kept_steps(pace.period_s, standing.quantum_s, guard))

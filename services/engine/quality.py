@@ -1,0 +1,87 @@
+"""Quality: how many denoising steps a block gets, and why not all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from services.engine.schedule import (
+    Claim,
+    Guard,
+    Ladder,
+    QualityHistory,
+    choose_steps,
+    slack_s,
+)
+from services.engine.world import WorldModel
+from worldline.contract import Contract
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Steps of one block, and of a block that nothing is left out of."""
+
+    steps: int
+    steps_full: int
+    #: Why they are fewer, with the numbers; empty at full quality.
+    because: str = ""
+
+    @property
+    def degraded(self) -> bool:
+        """Whether steps are left out."""
+        return self.steps < self.steps_full
+
+
+def full_quality(model: WorldModel) -> Quality:
+    """Every step."""
+    return Quality(model.denoising_steps, model.denoising_steps)
+
+
+def replayed_quality(model: WorldModel, steps: int) -> Quality:
+    """As many steps as the block had that is replayed."""
+    full = model.denoising_steps
+    return Quality(steps, full, "REPLAYED: so had the replayed block" if steps < full else "")
+
+
+def ladder_of(model: WorldModel, contract: Contract) -> Ladder | None:
+    """The rungs that the contract leaves; None where there is only the top one.
+
+    Also None for a model whose blocks have fewer quanta than steps: leaving a step out saves
+    nothing there.
+    """
+    floor, full = contract.quality_floor_steps, model.denoising_steps
+    context_quanta = model.quanta_per_block - full
+    if contract.period_ms <= 0 or not 0 < floor < full or context_quanta < 0:
+        return None
+    return Ladder(full, floor, context_quanta)
+
+
+def choose_quality(
+    model: WorldModel,
+    contract: Contract,
+    claim: Claim,
+    claims: Iterable[Claim],
+    now: float,
+    *,
+    guard: Guard,
+    history: QualityHistory,
+) -> Quality:
+    """The quality of the block that `claim` is about to begin, among all `claims` here.
+
+    Full, unless the contract has a floor and the block a deadline that all its steps would miss,
+    or would make another hard block miss. What then decides is the slack that measured rows leave.
+    """
+    full, ladder = full_quality(model), ladder_of(model, contract)
+    if ladder is None or math.isinf(claim.deadline_at):
+        return full
+    left_s = slack_s(claim, claims, now, guard)
+    chosen = choose_steps(ladder, left_s, claim.quantum_s, guard=guard, history=history)
+    if not chosen.degraded:
+        return full
+    wanted_ms = guard.bound_s(ladder.block_s(ladder.full_steps, claim.quantum_s)) * 1e3
+    because = (
+        f"{chosen.why}: {full.steps} steps take up to {wanted_ms:.1f} ms, "
+        f"{left_s * 1e3:.1f} ms are left"
+    )
+    return Quality(chosen.steps, full.steps, because)
