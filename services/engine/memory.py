@@ -13,9 +13,11 @@ from typing import Any, ClassVar
 
 import torch
 
+from services.engine.segment_reading import read_segments
 from services.engine.slotmap import SlotMap
 from services.engine.world import StateTree
 from worldline.errors import Conflict, InvariantBroken
+from worldline.state.gf2 import Uint64s
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests
 from worldline.state.tree import clear_padding
@@ -52,6 +54,11 @@ class Memory(ABC):
         Raises:
             InvalidInput: the model put a tensor of its own into the tree; `leaf` names it.
         """
+
+    @property
+    def topology(self) -> Layout:
+        """The layout with the scalars of no block in particular; at any time, copies nothing."""
+        return self._layout
 
     @abstractmethod
     def changing(self) -> None:
@@ -91,6 +98,14 @@ class Memory(ABC):
             InvalidInput: as `layout`.
         """
         return self._slots.digest(self.layout())
+
+    def segment_crcs(self, granule_bytes: int) -> Uint64s:
+        """CRC of every segment of the state as it is now, settled before, at this granule.
+
+        Raises:
+            InvalidInput: as `layout`.
+        """
+        return read_segments(self.layout(), self._open_buffer(), granule_bytes)
 
     def close(self) -> None:
         """Drop every view and unmap. Raises InvariantBroken when somebody kept one."""
