@@ -268,7 +268,13 @@ async def test_metrics_arrive_with_their_names_units_and_nobodys_id(
         session_id = session.session_id
     told = {each.name: each for each in catalogue.METRICS}
     # Only what goes wrong makes these.
-    rare = {catalogue.REAPS, catalogue.PATH_MISMATCHES, catalogue.MISSED_PERIODS}
+    rare = {
+        catalogue.REAPS,
+        catalogue.PATH_MISMATCHES,
+        catalogue.MISSED_PERIODS,
+        catalogue.SKIPPED_RELEASES,
+        catalogue.DEGRADED_BLOCKS,
+    }
     wanted = {
         (service, each.name)
         for each in catalogue.METRICS
