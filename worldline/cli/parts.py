@@ -10,6 +10,7 @@ from worldline.cli.process import ServiceSpec
 from worldline.devicename import CPU, device_name
 from worldline.errors import InvalidInput
 from worldline.fields import positive, whole
+from worldline.numa import format_cpu_list
 
 NODES_MAX = 64
 
@@ -45,9 +46,10 @@ class ClusterOptions:
     one device.
 
     `slot_bytes` is the size of each of the `slots` slots of a node; `threads` the compute threads
-    of each engine; `port` is placement's on the loopback interface, 0 for a free one;
-    `models` are those of other packages that every engine serves, each `module:attribute`; with
-    `metrics` every service answers Prometheus, there too, on a free port of its own;
+    of each engine, `cores` the CPUs of each node's, empty where none has its own; `port` is
+    placement's on the loopback interface, 0 for a free one; `models` are those of other packages
+    that every engine serves, each `module:attribute`; with `metrics` every service answers
+    Prometheus, there too, on a free port of its own;
     `node_options` is by node id (`node-1` and so on).
 
     Raises:
@@ -58,6 +60,7 @@ class ClusterOptions:
     slots: int = 4
     slot_bytes: int = 64 << 20
     threads: int = 1
+    cores: tuple[frozenset[int], ...] = ()
     devices: tuple[str, ...] = (CPU,)
     models: tuple[str, ...] = ()
     port: int = 0
@@ -78,6 +81,10 @@ class ClusterOptions:
         whole(self.slot_bytes, "slot_bytes", at_least=1 << 20)
         whole(self.threads, "threads", at_least=1, at_most=1_024)
         whole(self.port, "port", at_most=65_535)
+        if self.cores and len(self.cores) != self.nodes:
+            raise InvalidInput(
+                f"{len(self.cores)} sets of cores are given for {self.nodes} nodes", field="cores"
+            )
         if not self.devices:
             raise InvalidInput("a cluster without devices computes nothing", field="devices")
         names = tuple(device_name(text, "devices") for text in self.devices)
@@ -116,6 +123,11 @@ class ClusterOptions:
         number = int(node_id.rpartition("-")[2])
         return self.devices[(number - 1) % len(self.devices)]
 
+    def cores_of(self, node_id: str) -> Mapping[str, str]:
+        """The setting that gives the node's engine cores of its own; none where it has none."""
+        number = int(node_id.rpartition("-")[2])
+        return {"cores": format_cpu_list(self.cores[number - 1])} if self.cores else {}
+
     def mover_spec(self, addresses: Addresses, node_id: str, runtime_path: Path) -> ServiceSpec:
         """The node's mover, its sockets in `runtime_path`."""
         options = self.node_options.get(node_id, NodeOptions())
@@ -149,6 +161,7 @@ class ClusterOptions:
             "engine_id": f"{node_id}-{device.replace(':', '')}",
             "device": device,
             "threads": str(self.threads),
+            **self.cores_of(node_id),
             "models": ",".join(self.models),
             "placement_address": addresses.placement,
             "mover_address": addresses.mover,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 
 from worldline.cli.cluster import LocalCluster
 from worldline.cli.common import DevicesOption, DirOption, JsonOption, run
+from worldline.cli.cores import share_out, told
 from worldline.cli.output import console, err_console, print_json_line, print_table
 from worldline.cli.parts import ClusterOptions
 from worldline.cli.process import ServiceProcess
@@ -17,6 +19,7 @@ from worldline.cli.rundir import default_run_dir
 from worldline.cli.stopping import stopping, unless_stopped
 from worldline.devicename import CPU
 from worldline.fields import positive
+from worldline.numa import cpus_by_node
 
 
 class LogLevel(StrEnum):
@@ -62,12 +65,15 @@ def up(
     """Run a local cluster until Ctrl-C: admission, placement, and a mover and engine per node."""
 
     async def work() -> int:
+        given = tuple(devices.split(","))
+        cores = _cores(nodes, threads, given)
         options = ClusterOptions(
             nodes=nodes,
+            cores=cores,
             slots=slots,
             slot_bytes=int(positive(slot_mb, "slot_mb", at_least=1) * (1 << 20)),
             threads=threads,
-            devices=tuple(devices.split(",")),
+            devices=given,
             models=tuple(name.strip() for name in models.split(",") if name.strip()),
             port=port,
             log_level=log_level.value,
@@ -75,6 +81,8 @@ def up(
         )
         run_dir = (directory or default_run_dir()).absolute()
         say = (lambda _text: None) if as_json else _say
+        if set(given) == {CPU}:
+            say(told(cores, nodes, threads, len(os.sched_getaffinity(0))))
         async with stopping() as stop:
             cluster = LocalCluster(options, run_dir=run_dir, on_event=say, keep_logs=True)
             try:
@@ -93,6 +101,13 @@ def up(
             return 1 if killed else 0
 
     run(work)
+
+
+def _cores(nodes: int, threads: int, devices: tuple[str, ...]) -> tuple[frozenset[int], ...]:
+    """CPUs for each engine alone. One on a GPU goes to its GPU's NUMA node by itself."""
+    if nodes < 1 or threads < 1 or set(devices) != {CPU}:
+        return ()
+    return share_out(frozenset(os.sched_getaffinity(0)), cpus_by_node(), nodes, threads)
 
 
 async def _started(cluster: LocalCluster) -> bool:
