@@ -5,7 +5,7 @@ from __future__ import annotations
 from worldline.admissibility.profile_row import QuantumSpread
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
 from worldline.cli.output import console, human_bytes, move_jsonable, print_json, print_table
-from worldline.sdk import MoveRecord, Node, SessionInfo
+from worldline.sdk import Engine, MoveRecord, Node, SessionInfo
 
 _RECENT_MOVES = 5
 
@@ -80,7 +80,7 @@ def print_moves(records: tuple[MoveRecord, ...]) -> None:
             record.session_id,
             record.source_engine_id,
             record.target_engine_id or "-",
-            record.outcome,
+            record.outcome + (", at T1" if record.committed and record.tier_dropped else ""),
             record.reason or "-",
             f"{record.frozen_ms:.1f}" if record.committed else "-",
             human_bytes(record.push_stats.wire_bytes) if record.push_stats else "-",
@@ -103,7 +103,7 @@ def _print_nodes(found: tuple[Node, ...]) -> None:
             "\n".join(
                 f"{engine.engine_id} ({_name(engine.device, engine.device_uuid)}, "
                 f"{engine.sessions} sessions"
-                f"{'' if engine.alive else ', silent'})"
+                f"{'' if engine.alive else ', silent'}{_no_t0(engine)})"
                 for engine in node.engines
             )
             or "none",
@@ -112,6 +112,11 @@ def _print_nodes(found: tuple[Node, ...]) -> None:
     )
     columns = ("NODE", "STATE", "DEVICES", "FREE SLOTS", "SLOT", "ENGINES")
     print_table(columns, rows, "no nodes", drop=("SLOT", "FREE SLOTS"))
+
+
+def _no_t0(engine: Engine) -> str:
+    """Presets that it takes at T1 at best; the reason is in `--json`."""
+    return f", no T0 for {', '.join(engine.differing)}" if engine.differing else ""
 
 
 def _print_rows(found: tuple[Node, ...]) -> None:
@@ -159,14 +164,15 @@ def _print_sessions(found: tuple[SessionInfo, ...]) -> None:
             session.world.preset,
             session.world.seed,
             session.contract.service_class.name,
+            session.contract.determinism_tier.name.partition("_")[0],
             human_bytes(session.state_bytes),
             *((_origin(session),) if branched else ()),
         )
         for session in found
     )
     origin = ("BRANCH OF",) if branched else ()
-    columns = ("SESSION", "STATE", "NODE", "EPOCH", "PRESET", "SEED", "CLASS", "BYTES", *origin)
-    print_table(columns, rows, "no sessions", drop=("CLASS", "SEED", "BYTES", "PRESET"))
+    columns = ["SESSION", "STATE", "NODE", "EPOCH", "PRESET", "SEED", "CLASS", "TIER", "BYTES"]
+    print_table((*columns, *origin), rows, "no sessions", drop=("CLASS", "SEED", "BYTES", "PRESET"))
 
 
 def _origin(session: SessionInfo) -> str:

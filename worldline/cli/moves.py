@@ -197,6 +197,8 @@ def print_record(record: MoveRecord) -> None:
     console.print(f"move {record.move_id}: {record.outcome}{reason}", markup=False)
     if record.target_engine_id:
         console.print(f"from {record.source_engine_id} to {record.target_engine_id}", markup=False)
+    if record.tier_dropped and record.committed:
+        console.print("tier dropped: the session was at T0 and continues at T1")
     if record.verdict is not None:
         console.print(f"verdict {record.verdict.label}: {record.verdict.explanation}", markup=False)
         if record.verdict.retry_after_ms:

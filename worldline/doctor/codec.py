@@ -37,7 +37,7 @@ _OPTIONAL = (
     "numa_node",
     "ptrace_scope",
 )
-_MAPS = ("versions", "environment", "settings")
+_MAPS = ("versions", "environment", "settings", "self_checks")
 _LISTS = ("rdma_devices", "devices", "lanes_here", "lanes_left")
 _GPU = (
     "name",

@@ -15,6 +15,7 @@ from worldline.doctor.lanecheck import Path, check_paths
 from worldline.doctor.limitcheck import check_limits
 from worldline.doctor.memorycheck import check_memory, check_shared_memory
 from worldline.doctor.paircheck import check_pairs
+from worldline.doctor.selfcheck import check_self_checks
 from worldline.doctor.skewcheck import check_fingerprints, check_skew
 from worldline.doctor.ucxcheck import check_ucx
 from worldline.doctor.ucxvariables import NET_DEVICES, TLS
@@ -91,6 +92,7 @@ def judge(found: Examination, parts: Collection[Part] = EVERYTHING) -> tuple[Fin
         findings += check_shared_cores(facts)
     if Part.VERSIONS in parts:
         findings += (*check_skew(facts), *check_fingerprints(found.engines))
+        findings += (finding for one in facts for finding in check_self_checks(one))
     if Part.PROCESSES in parts:
         findings += check_pairs(facts)
         known = {(one.subject, one.code) for one in findings}

@@ -79,6 +79,8 @@ class ProcessFacts:
     lanes_here: tuple[str, ...] = ()
     lanes_left: tuple[str, ...] = ()
     fingerprint: str = ""
+    #: Of engines: by preset, where two runs of it parted; empty where they were equal.
+    self_checks: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def subject(self) -> str:

@@ -95,7 +95,10 @@ class PushStats:
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """The durable record of a move, as placement keeps it."""
+    """The durable record of a move, as placement keeps it.
+
+    `tier_dropped`: the session was at T0 and continues at T1 where it went, or would have.
+    """
 
     move_id: str
     session_id: str
@@ -114,6 +117,7 @@ class MoveRecord:
     age_ms: int
     #: How far it is, where it is under way.
     progress: Progress | None = None
+    tier_dropped: bool = False
 
     @property
     def committed(self) -> bool:
@@ -226,4 +230,5 @@ def move_from_proto(
         trace_id=message.trace_id,
         age_ms=message.age_ms,
         progress=None if progress is None else progress_from_proto(progress),
+        tier_dropped=message.tier_dropped,
     )

@@ -35,6 +35,8 @@ class Engine:
     """One engine process as the directory knows it.
 
     `rows` are what its quanta were measured to take: by request shape, where it was bound then.
+    `self_checks` are the presets that it generated twice, each with where the two runs parted:
+    such a preset is not taken at T0 there. Empty: they were equal.
     """
 
     engine_id: str
@@ -48,6 +50,12 @@ class Engine:
     numa_node: int | None
     facts: Mapping[str, str] = field(hash=False)
     rows: tuple[ProfileRow, ...] = ()
+    self_checks: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The presets that it does not generate twice with the same bits."""
+        return tuple(preset for preset, differs in self.self_checks.items() if differs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +256,7 @@ def _engine_from_proto(message: placement_pb2.Engine) -> Engine:
         numa_node=message.numa_node if message.HasField("numa_node") else None,
         facts=dict(sorted(message.fingerprint.facts.items())),
         rows=tuple(row_from_proto(row) for row in message.rows),
+        self_checks={one.preset: one.differs for one in message.self_checks},
     )
 
 

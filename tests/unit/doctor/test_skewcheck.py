@@ -46,5 +46,6 @@ def test_an_engine_of_another_configuration_is_named_with_the_facts() -> None:
     (found,) = check_fingerprints(engines)
     assert (found.code, found.subject) == ("FINGERPRINT_DIFFERS", "engine e2")
     assert "gpu, torch" in found.what
+    assert "install the same torch on both" in found.remedy
     assert check_fingerprints({"e1": usual, "e3": usual}) == ()
     assert check_fingerprints({"e1": usual}) == check_fingerprints({}) == ()
