@@ -32,6 +32,7 @@ from services.engine.tombstones import FailedWorld
 from services.engine.upkeep import Identity, Upkeep
 from services.engine.worker import Worker
 from services.engine.world import Action, Frames, StateTree, WorldModel
+from worldline.admissibility.profile_row import ProfileRow
 from worldline.contract import Contract, ServiceClass, contract_to_proto
 from worldline.errors import CapacityExhausted
 from worldline.rpc.channel import call, mapped_errors, open_channel
@@ -192,6 +193,7 @@ class FakeDirectory:
         self.asked: list[str] = []
         self.registered: list[str] = []
         self.failure: Exception | None = None
+        self.rows: tuple[ProfileRow, ...] = ()
         self.failed: tuple[FailedWorld, ...] = ()
         self.running: dict[str, tuple[int, int]] = {}
         #: How long the last renewal would have waited for its answer.
@@ -207,11 +209,12 @@ class FakeDirectory:
         self,
         engine_id: str,
         incarnation: str,
-        rows: object,
+        rows: tuple[ProfileRow, ...],
         failed: tuple[FailedWorld, ...],
         running: Iterable[World],
         within_s: float,
     ) -> tuple[float, dict[str, int]]:
+        self.rows = rows
         self.failed = failed
         self.running = {one.session_id: (one.epoch, one.block_index) for one in running}
         self.within_s = within_s
