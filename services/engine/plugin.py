@@ -36,6 +36,8 @@ class Plugin:
     make: Callable[[int, torch.device], object]
     #: SHA-256 over its packages' files.
     code: str
+    #: Packages beside its own whose code is in there too.
+    code_packages: tuple[str, ...]
     #: Names the weights of a seed; None where they follow from code and seed.
     names_weights: Callable[[int], object] | None
 
@@ -130,6 +132,7 @@ def load_plugin(name: str) -> Plugin:
         preset=preset_of(target),
         make=target,
         code=packages_digest((module, *others), FIELD),
+        code_packages=others,
         names_weights=getattr(target, "weights_digest", None),
     )
 

@@ -9,14 +9,17 @@ import typer
 
 from worldline.cli import (
     bench,
+    check_engine,
     decide,
     demo,
     doctor,
     drain,
     fork,
+    inspecting,
     listings,
     moves,
     play,
+    recording,
     regime_map,
     suspend,
     top,
@@ -76,7 +79,11 @@ app.command("top")(top.top)
 app.command("open")(play.open_session)
 app.command("play")(play.play)
 app.command("close")(play.close)
+app.command("record")(recording.record_command)
+app.command("replay")(recording.replay_command)
+app.command("diff")(recording.diff_command)
 app.command("fork")(fork.fork)
+app.command("inspect")(inspecting.inspect)
 app.command("suspend")(suspend.suspend)
 app.command("resume")(suspend.resume)
 app.command("move")(moves.move)
@@ -86,6 +93,7 @@ app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.command("trace")(traces.trace)
 app.command("doctor")(doctor.doctor)
+app.command("check-engine")(check_engine.check_engine)
 app.command("decide")(decide.decide_command)
 app.command("map")(regime_map.regime_map)
 app.command("demo")(demo.demo)
