@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from services.engine.device import EngineDevice
+from services.engine.engine import Engine
 from services.engine.settings import EngineSettings
 from worldline.doctor.facts import ENGINE, ProcessFacts
 from worldline.doctor.gpus import read_gpus
 from worldline.doctor.reading import read_facts
 from worldline.numa import format_cpu_list
-from worldline.state.manifest import Fingerprint
 
 
-def engine_facts(
-    settings: EngineSettings, device: EngineDevice, fingerprint: Fingerprint
-) -> ProcessFacts:
+def engine_facts(settings: EngineSettings, device: EngineDevice, engine: Engine) -> ProcessFacts:
     """This engine's facts."""
     facts = read_facts(
         ENGINE,
@@ -28,4 +26,10 @@ def engine_facts(
             "cores": format_cpu_list(settings.cores),
         },
     )
-    return replace(facts, gpus=read_gpus((device.name,)), fingerprint=fingerprint.hash.hex())
+    checks = () if engine.self_checks is None else engine.self_checks.done
+    return replace(
+        facts,
+        gpus=read_gpus((device.name,)),
+        fingerprint=engine.fingerprint.hash.hex(),
+        self_checks={one.preset: one.differs for one in checks},
+    )

@@ -24,6 +24,7 @@ from services.engine.models import Loaded, Models
 from services.engine.parse import WorldSpec
 from services.engine.peers import Slots
 from services.engine.profile import Profiles
+from services.engine.selfcheck import SelfCheck, SelfChecks
 from services.engine.session import Session
 from services.engine.signal import wait_for_change
 from services.engine.slotmap import SlotMap
@@ -56,9 +57,12 @@ class Engine:
         slots: Slots,
         fingerprint: Fingerprint,
         profiles: Profiles | None = None,
+        self_checks: SelfChecks | None = None,
     ) -> None:
         self.fingerprint = fingerprint
         self.profiles = profiles or Profiles(binding=binding_of_process())
+        #: None takes every world at its word: for tests of something else.
+        self.self_checks = self_checks
         self.sessions: dict[str, Session] = {}
         self.tombstones = Tombstones()
         self.lease = Lease()
@@ -103,12 +107,13 @@ class Engine:
         """Make a new world in a new slot. What fails leaves nothing behind.
 
         Raises:
-            Conflict: the session is here already.
+            Conflict: the session is here already; or NOT_DETERMINISTIC, at T0.
             InvalidInput: no such preset; a quality floor that it does not reach.
         """
         with self._coming(session_id):
             loaded = await self._models.get(spec.preset)
             check_quality(contract, loaded)
+            await self._check_repeats(contract, loaded)
             slot = await self._slots.allocate(session_id, loaded.layout.extent_bytes)
             world = new_world(session_id, epoch, Phase.OPENING, contract)
             session = Session(world, contract, loaded.model, slot)
@@ -188,9 +193,20 @@ class Engine:
         self.generation.wake.notify()
         return session.world.block_index
 
-    async def warm(self, spec: WorldSpec) -> int:
-        """Build a preset's weights and run its first-block transient; its state's bytes."""
-        return (await self._models.warm(spec.preset)).layout.extent_bytes
+    async def warm(self, spec: WorldSpec) -> tuple[int, SelfCheck]:
+        """Build a preset's weights, run its first-block transient, check that it repeats itself.
+
+        Returns its state's bytes, and what came of the self-check.
+        """
+        loaded = await self._models.warm(spec.preset)
+        found = SelfCheck(spec.preset)
+        if self.self_checks is not None:
+            found = await self.self_checks.of(loaded)
+        return loaded.layout.extent_bytes, found
+
+    async def _check_repeats(self, contract: Contract, loaded: Loaded) -> None:
+        if self.self_checks is not None:
+            await self.self_checks.admit(loaded, contract)
 
     async def measure(self, shape: RequestShape) -> ProfileRow | None:
         """Time quanta of that shape; its row, None where a clock stood still.
@@ -217,7 +233,8 @@ class Engine:
 
         Raises:
             InvalidInput: the manifest is not one that this engine's model continues.
-            Conflict: FINGERPRINT_MISMATCH at T0; or the session is here already.
+            Conflict: FINGERPRINT_MISMATCH or NOT_DETERMINISTIC at T0; or the session is here
+                already.
         """
         known = self.sessions.get(session_id)
         if known is not None and _is_staged(known, move_id, slot):
@@ -227,6 +244,7 @@ class Engine:
             check_quality(contract, loaded)
             check_manifest(manifest, session_id, loaded.layout, self.fingerprint, contract)
             await self._models.warm(spec.preset)
+            await self._check_repeats(contract, loaded)
             mapped = await self._slots.map(slot, session_id)
             world = new_world(
                 session_id,

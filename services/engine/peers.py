@@ -9,6 +9,7 @@ from typing import Protocol
 from services.engine.core import World
 from services.engine.device import EngineDevice
 from services.engine.events import MoveOutcome
+from services.engine.selfcheck import SelfCheck
 from services.engine.slotfetch import map_slot
 from services.engine.slotmap import SlotMap
 from services.engine.tombstones import FailedWorld
@@ -18,7 +19,7 @@ from worldline.errors import NotFound
 from worldline.rpc.channel import PROTOCOL_VERSION, ChannelPool, call
 from worldline.state.codec import fingerprint_to_proto
 from worldline.state.manifest import Fingerprint
-from worldline.v1 import move_pb2, mover_pb2, park_pb2, placement_pb2
+from worldline.v1 import engine_pb2, move_pb2, mover_pb2, park_pb2, placement_pb2
 from worldline.v1.mover_pb2_grpc import MoverServiceStub
 from worldline.v1.placement_pb2_grpc import PlacementServiceStub
 
@@ -118,6 +119,7 @@ class Directory:
         failed: tuple[FailedWorld, ...],
         running: Iterable[World],
         within_s: float,
+        self_checks: tuple[SelfCheck, ...] = (),
     ) -> tuple[float, dict[str, int]]:
         """Renew; returns the lease in milliseconds and the epochs of the sessions owned here.
 
@@ -139,6 +141,9 @@ class Directory:
                     session_id=world.session_id, epoch=world.epoch, block_index=world.block_index
                 )
                 for world in running
+            ],
+            self_checks=[
+                engine_pb2.SelfCheck(preset=one.preset, differs=one.differs) for one in self_checks
             ],
         )
         timeout_s = min(self._timeout_s, within_s)

@@ -84,7 +84,7 @@ async def _serve_engine(
     try:
         servicer = EngineServicer(engine, settings.engine_id)
         server.add(add_EngineServiceServicer_to_server, servicer, "worldline.v1.EngineService")
-        examine = partial(engine_facts, settings, device, engine.fingerprint)
+        examine = partial(engine_facts, settings, device, engine)
         ProcessDoctor(examine).add_to(server)
         await server.start()
         register = upkeep.register(settings.register_timeout_s)
@@ -118,6 +118,7 @@ def build(
     from services.engine.models import Models
     from services.engine.peers import Directory, MoverSlots
     from services.engine.plugin import load_plugins
+    from services.engine.selfcheck import SelfChecks
     from services.engine.upkeep import Identity, Upkeep
 
     plugins = load_plugins(settings.models, taken=presets())
@@ -132,6 +133,7 @@ def build(
         slots=MoverSlots(channels, settings.mover_address, settings.call_timeout_s, device),
         fingerprint=fingerprint,
         profiles=profiles,
+        self_checks=SelfChecks(worker),
     )
     identity = Identity(
         engine_id=settings.engine_id,

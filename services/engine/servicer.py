@@ -95,14 +95,16 @@ class EngineServicer(EngineServiceServicer):
         """See engine.proto."""
         spec = spec_from_proto(request.world)
         with span("engine.warm", preset=spec.preset):
-            extent_bytes = await self._engine.warm(spec)
+            extent_bytes, found = await self._engine.warm(spec)
         row = None
         if request.measure:
             tier = enum_member(DecodeTier, request.measure, "measure")
             with span("engine.measure", preset=spec.preset):
                 row = await self._engine.measure(RequestShape(spec.preset, tier))
         return engine_pb2.WarmWorldResponse(
-            extent_bytes=extent_bytes, row=None if row is None else row_to_proto(row)
+            extent_bytes=extent_bytes,
+            row=None if row is None else row_to_proto(row),
+            self_check=engine_pb2.SelfCheck(preset=found.preset, differs=found.differs),
         )
 
     async def Attach(  # noqa: N802

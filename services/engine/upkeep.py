@@ -124,6 +124,7 @@ class Upkeep:
                 self._engine.tombstones.failed(),
                 [each.world for each in self._engine.sessions.values()],
                 self._engine.lease.lease_s,
+                () if self._engine.self_checks is None else self._engine.self_checks.done,
             )
         except NotFound:
             # A directory that was made anew: it must hear of this engine first.

@@ -18,7 +18,7 @@ def check_self_checks(facts: ProcessFacts) -> Iterator[Finding]:
                 facts.subject,
                 f"{preset} is not generated twice with the same bits: {differs}",
                 "it takes no T0 session of it; T1 sessions play",
-                "worldline nodes --json    # self_checks says where; keep noise, counters and scratch "
+                "worldline nodes --json    # says where; keep noise, counters and scratch "
                 f"in the state tree, then restart {facts.subject}",
                 preset,
             )

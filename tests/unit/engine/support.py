@@ -25,6 +25,7 @@ from services.engine.model.config import TINY, WorldConfig
 from services.engine.model.factory import engine_code, weights_digest
 from services.engine.model.weights import build_weights
 from services.engine.models import Models
+from services.engine.selfcheck import SelfCheck
 from services.engine.servicer import EngineServicer
 from services.engine.slotfetch import map_slot
 from services.engine.slotmap import SlotMap
@@ -195,6 +196,7 @@ class FakeDirectory:
         self.failure: Exception | None = None
         self.rows: tuple[ProfileRow, ...] = ()
         self.failed: tuple[FailedWorld, ...] = ()
+        self.self_checks: tuple[SelfCheck, ...] = ()
         self.running: dict[str, tuple[int, int]] = {}
         #: How long the last renewal would have waited for its answer.
         self.within_s = 0.0
@@ -213,9 +215,11 @@ class FakeDirectory:
         failed: tuple[FailedWorld, ...],
         running: Iterable[World],
         within_s: float,
+        self_checks: tuple[SelfCheck, ...] = (),
     ) -> tuple[float, dict[str, int]]:
         self.rows = rows
         self.failed = failed
+        self.self_checks = self_checks
         self.running = {one.session_id: (one.epoch, one.block_index) for one in running}
         self.within_s = within_s
         if self.failure is not None:

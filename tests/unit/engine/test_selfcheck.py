@@ -7,18 +7,23 @@ from collections.abc import Generator
 import pytest
 import torch
 
+from services.engine.device import CPU_DEVICE
+from services.engine.doctor import engine_facts
 from services.engine.model.causal import CausalWorld
 from services.engine.model.config import TINY
 from services.engine.model.weights import build_weights
 from services.engine.models import Loaded
 from services.engine.selfcheck import SMALL_BYTES, Plan, SelfCheck, SelfChecks, check, plan_of
+from services.engine.settings import EngineSettings
 from services.engine.worker import Worker
 from services.engine.world import Action, Frames, StateTree
 from tests.unit.engine.owning import owning_world
-from tests.unit.engine.support import contract_of
-from worldline.contract import DeterminismTier
+from tests.unit.engine.support import Harness, SlotServer, contract_of, twin_digests
+from tests.unit.engine.test_moves import attach_request, push
+from worldline.contract import DeterminismTier, contract_to_proto
 from worldline.errors import CapacityExhausted, Conflict
 from worldline.state.tree import plan
+from worldline.v1 import engine_pb2
 
 T1 = DeterminismTier.T1_SCHEDULE_STABLE
 
@@ -144,6 +149,73 @@ async def test_tensors_of_an_owning_model_are_given_back(worker: Worker) -> None
         assert len(model.free) == sets
     with pytest.raises(CapacityExhausted):
         await SelfChecks(worker).of(loaded(owning_world(0)))
+
+
+@pytest.fixture
+async def engine(servers: list[SlotServer]):
+    async with Harness(servers[0]) as harness:
+        harness.engine.self_checks = SelfChecks(harness.worker)
+        yield harness
+
+
+def serve(engine: Harness, model: CausalWorld) -> None:
+    """From now on this is the engine's `tiny`."""
+    engine.engine._models._loaded["tiny"] = loaded(model)
+
+
+async def test_an_engine_opens_no_t0_world_of_a_preset_that_differs(engine: Harness) -> None:
+    serve(engine, Counting())
+    for facts in ({}, {"tier_drop_allowed": True}):  # a drop that is allowed is not made here
+        with pytest.raises(Conflict) as caught:
+            await engine.open(**facts)
+        assert caught.value.reason == "NOT_DETERMINISTIC"
+    assert engine.engine.sessions == {}
+    assert engine.slots.free == [0, 1, 2, 3]
+    await engine.open(determinism_tier=T1)
+
+
+async def test_it_says_so_when_it_warms_to_the_directory_and_to_the_doctor(
+    engine: Harness,
+) -> None:
+    serve(engine, Counting())
+    request = engine_pb2.WarmWorldRequest(world=engine_pb2.WorldSpec(preset="tiny", seed=1))
+    answer = await engine.ask("WarmWorld", request)
+    assert answer.self_check.preset == "tiny"
+    assert "kv_cache[1].k" in answer.self_check.differs
+    await engine.upkeep._renew()
+    (told,) = engine.directory.self_checks
+    assert (told.preset, told.differs) == ("tiny", answer.self_check.differs)
+    settings = EngineSettings(placement_address="127.0.0.1:1", mover_address="127.0.0.1:1")
+    facts = engine_facts(settings, CPU_DEVICE, engine.engine)
+    assert facts.self_checks == {"tiny": answer.self_check.differs}
+
+
+async def test_a_preset_that_repeats_itself_is_opened_at_t0(engine: Harness) -> None:
+    await engine.open()
+    assert engine.engine.self_checks is not None
+    assert engine.engine.self_checks.done == (SelfCheck("tiny"),)
+    # What was generated for the check is nobody's: the world begins as its twin did.
+    async with engine.join(0) as player:
+        await player.joined()
+        blocks = await player.play(0, 2)
+    assert [(one.state_digest, one.frames_digest) for one in blocks] == twin_digests(2)
+
+
+async def test_a_t0_world_does_not_arrive_where_its_preset_differs(
+    engine: Harness, target: Harness
+) -> None:
+    await engine.open()
+    frozen = await engine.freeze()
+    target.engine.self_checks = SelfChecks(target.worker)
+    serve(target, Counting())
+    slot = await push(engine, target, frozen)
+    with pytest.raises(Conflict) as caught:
+        await target.ask("Attach", attach_request(frozen, slot))
+    assert caught.value.reason == "NOT_DETERMINISTIC"
+    assert target.engine.sessions == {}
+    frozen.manifest.determinism_tier = T1
+    contract = contract_to_proto(contract_of(determinism_tier=T1))
+    await target.ask("Attach", attach_request(frozen, slot, contract=contract))
 
 
 def test_large_states_are_checked_for_one_block() -> None:
