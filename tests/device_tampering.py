@@ -23,7 +23,7 @@ from worldline.cuda.memory import DeviceMemory
 from worldline.cuda.stream import Stream
 
 #: A copy of one chunk takes milliseconds; a device that needs this long has failed.
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 PINNED_AT_THE_SOURCE = "pinned-at-the-source"
 PINNED_AT_THE_TARGET = "pinned-at-the-target"

@@ -26,8 +26,8 @@ from worldline.errors import TransferFailed
 
 TAG = 7 << 40
 SIZE = 4 << 20
-#: UCX itself would take longer than this to ask whether its peer lives.
-NOTICED_S = 15.0
+#: A deadline, not a measurement: `KEEPALIVE_INTERVAL` in `lanes` makes it a second or so.
+NOTICED_S = 60.0
 
 
 class _Outside:
@@ -166,12 +166,10 @@ async def test_death_in_mid_transfer_is_noticed(kind: str, own_role: str) -> Non
                 await requests[1].wait()
             assert not requests[2].terminal
             await peer.kill()
-            killed_at = time.monotonic()
             async with asyncio.timeout(NOTICED_S):
                 for request in requests[2:]:
                     with pytest.raises(TransferFailed):
                         await request.wait()
-            assert time.monotonic() - killed_at < NOTICED_S
             assert not endpoint.alive
             async with asyncio.timeout(60):
                 await endpoint.abort()

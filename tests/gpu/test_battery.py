@@ -117,7 +117,7 @@ async def check_caught(ends: Devices, place: str, slot: move_pb2.SlotRef, flip: 
         return f"{flip} was missed" + (" and never made" if ends.armed else "")
     with pytest.raises(Conflict):
         await ends.movers.promote(move.reserved.reservation_id, move.reserved.slot)
-    await ends.until_free("b", 10.0)
+    await ends.until_free("b", 60.0)
     if place == SOURCE_AFTER_ITS_DIGEST:
         await ends.flip("a", slot, flip)
     return None if found == flip.found else f"{flip} was taken for {found}"

@@ -109,7 +109,7 @@ async def test_a_wait_is_not_bounded_by_the_validity_that_comes_before_it(
 
 async def test_the_grant_starts_the_lease(memory_cluster: Cluster) -> None:
     cluster, runtime = memory_cluster, memory_cluster.nodes["b"].runtime
-    ticket, reserved = await begin(cluster, lease_ms=60_000)
+    ticket, reserved = await begin(cluster, lease_ms=600_000)
     reservation = runtime.reservations.get(reserved.reservation_id)
     async with busy(cluster.nodes["b"], WireDirection.INTO):
         waits = offered(cluster, ticket, reserved.reservation_id)
@@ -118,10 +118,10 @@ async def test_the_grant_starts_the_lease(memory_cluster: Cluster) -> None:
     assert answer is not None
     assert answer.WhichOneof("event") == "grant"
     assert reservation.state is ReservationState.GRANTED
-    assert 30.0 < reservation.deadline - runtime.now() <= 60.0
+    assert 500.0 < reservation.deadline - runtime.now() <= 600.0
     (wire,) = runtime.wires.listing()
     assert wire.held
-    assert 30.0 < (wire.remaining_s or 0) <= 60.0
+    assert 500.0 < (wire.remaining_s or 0) <= 600.0
     await waits.__aexit__(None, None, None)
     await check_nothing_left(cluster, reserved.slot)
 

@@ -179,12 +179,12 @@ async def test_what_is_held_and_waited_for_is_listed(keeper: WireKeeper) -> None
     }
     assert 0 < (found["out"].remaining_s or 0) <= 30.0
     assert found["more"].remaining_s is None
-    keeper.confirm("out", now() + 7.0)
-    keeper.lease("in", now() + 9.0)
+    keeper.confirm("out", now() + 700.0)
+    keeper.lease("in", now() + 900.0)
     found = {kept.claims.ticket_id: kept for kept in keeper.listing()}
     assert found["out"].held
-    assert 6.0 < (found["out"].remaining_s or 0) <= 7.0
-    assert 8.0 < (found["in"].remaining_s or 0) <= 9.0
+    assert 600.0 < (found["out"].remaining_s or 0) <= 700.0
+    assert 800.0 < (found["in"].remaining_s or 0) <= 900.0
     for name in ("out", "in"):
         keeper.give_back(name)
     await more

@@ -70,13 +70,13 @@ async def test_nobody_there_is_unavailable_within_the_deadline() -> None:
 async def test_a_placement_that_never_answered_is_not_waited_for() -> None:
     waited_s: list[float] = []
     async with (
-        Client("127.0.0.1:1", connect_patience_s=0.5, on_waiting=waited_s.append) as client,
+        Client("127.0.0.1:1", connect_patience_s=2.0, on_waiting=waited_s.append) as client,
         asyncio.timeout(60),
     ):
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1; is `worldline up` running"):
             await client.open("tiny")  # its own deadline is two minutes
     assert waited_s == sorted(waited_s)
-    assert 0 < len(waited_s) < 10
+    assert 0 < len(waited_s) < 20
 
 
 async def test_a_placement_that_answered_may_restart() -> None:
@@ -84,7 +84,7 @@ async def test_a_placement_that_answered_may_restart() -> None:
     waited_s: list[float] = []
     async with Client(
         stage.address,
-        timeout_s=1.5,
+        timeout_s=4.0,
         move_timeout_s=0.3,
         connect_patience_s=0.2,
         on_waiting=waited_s.append,
@@ -143,7 +143,8 @@ async def test_closing_does_not_wait_for_ever(stage: Stage) -> None:
     stage.placement.script["CloseSession"] = [MOVING] * 100
     async with Client(stage.address, move_timeout_s=0.3) as client:
         session = await client.open("tiny")
-        with pytest.raises(Conflict):
+        # Whichever is nearer when its time is over: the last answer, or no other one.
+        with pytest.raises((Conflict, DeadlineExceeded)):
             await session.close()
 
 

@@ -14,7 +14,7 @@ from worldline.hostport import listened
 from worldline.telemetry import Telemetry, catalogue, endpoint, instruments, start
 
 #: Longer than a loaded machine takes for one answer.
-_PATIENT_S = 30
+_PATIENT_S = 60
 
 
 @pytest.fixture

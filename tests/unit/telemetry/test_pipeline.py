@@ -14,7 +14,7 @@ from worldline.telemetry import span, start
 from worldline.telemetry.pipeline import SpanPipeline
 
 #: Longer than a loaded machine takes for anything here.
-_PATIENT_S = 30
+_PATIENT_S = 60
 
 
 class Held(SpanExporter):
