@@ -1,0 +1,119 @@
+"""CLI: `python -m bench.serving`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import facts
+from bench.report import write
+from bench.serving.ablation import ablation
+from bench.serving.cost import BUDGET_US, costs, table
+from bench.serving.figure import draw
+from bench.serving.placement import placement
+from bench.serving.report import Findings, bars, document, tables
+from bench.serving.rungs import rungs
+from bench.serving.table4 import table4
+from bench.serving.trials import SEEDS
+from worldline.cli.figures import check_figures, write_figure
+from worldline.errors import WorldlineError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+Seeds = Annotated[int, typer.Option(min=1, help="Trials of each cell; the paper has 3.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Where a document goes.")]
+
+
+@app.callback()
+def serving() -> None:
+    """The engine's schedule: simulated beside others, and what it costs."""
+
+
+@app.command()
+def simulate(
+    seeds: Seeds = SEEDS,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    length_s: Annotated[
+        float, typer.Option(min=30, help="Simulated seconds of each cell; the paper has 600.")
+    ] = 600.0,
+    json_path: Json = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Where a figure goes, .png or .svg (extra `figures`).")
+    ] = None,
+) -> None:
+    """Simulate the paper's serving cells; the engine's own code decides in one of the arms.
+
+    The same seeds give the same tables. Exit status 1: a figure of the paper was not reproduced.
+    2: wrong usage, or no matplotlib for a figure.
+    """
+    try:
+        check_figures([figure] if figure else [], "--figure")
+    except WorldlineError as error:
+        raise typer.BadParameter(error.message, param_hint="--figure") from error
+    started_at, begun_s = _started_at(), time.monotonic()
+    chosen = range(first_seed, first_seed + seeds)
+    findings = _findings(chosen, length_s)
+    print(tables(findings))
+    if json_path:
+        write(json_path, document(findings, _facts(started_at, list(chosen))))
+    if figure:
+        write_figure(draw(findings.table4, findings.rungs, "--figure"), figure)
+    _say(f"{time.monotonic() - begun_s:.1f} s")
+    if not all(bar.met for bar in bars(findings)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def cost(
+    decisions: Annotated[int, typer.Option(min=100, help="Of each number of sessions.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sessions' phases.")] = 0,
+    json_path: Json = None,
+) -> None:
+    """Measure what one decision costs: claims of all sessions, choice and steps.
+
+    Exit status 1: the median of some number of sessions is above the serving layer's 0.2 ms.
+    """
+    started_at = _started_at()
+    rows = costs(decisions, seed)
+    print(table(rows))
+    if json_path:
+        document = {**_facts(started_at, [seed]), "budget_us": BUDGET_US}
+        write(json_path, {**document, "rows": [row.to_json() for row in rows]})
+    if not all(row.met for row in rows):
+        raise typer.Exit(1)
+
+
+def _findings(seeds: Sequence[int], length_s: float) -> Findings:
+    return Findings(
+        table4=table4(seeds, length_s, _say),
+        rungs=rungs(seeds, length_s, _say),
+        placement=placement(seeds, length_s, _say),
+        ablation=ablation(seeds, length_s, _say),
+    )
+
+
+def _facts(started_at: str, seeds: list[int]) -> dict[str, object]:
+    commit, dirty = facts.commit()
+    return {
+        "machine": facts.machine(),
+        "versions": facts.versions(),
+        "commit": commit,
+        "dirty": dirty,
+        "started_at": started_at,
+        "seeds": seeds,
+    }
+
+
+def _started_at() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _say(text: str) -> None:
+    """Progress: never part of the tables."""
+    print(text, file=sys.stderr, flush=True)
