@@ -35,6 +35,7 @@ from worldline.admissibility.profile_row import ProfileRow, RequestShape
 from worldline.contract import Contract
 from worldline.errors import Conflict, DeadlineExceeded, NotFound, WorldlineError
 from worldline.numa import binding_of_process
+from worldline.state.granulation import check_granule_bytes
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests, Fingerprint, Manifest
 from worldline.telemetry import current_traceparent
@@ -152,15 +153,29 @@ class Engine:
         await self._gone(session)
 
     async def fork(self, order: ForkOrder) -> Forked:
-        """Branch a live world at its next boundary; see `Forking.fork`."""
-        return await self._forking.fork(self.session(order.session_id), order)
+        """Branch a live world at its next boundary; see `Forking.fork`.
 
-    async def register(self, session_id: str) -> tuple[Manifest, move_pb2.SlotRef]:
-        """The manifest at a block boundary, digests included."""
+        Raises:
+            Conflict: NOT_DETERMINISTIC, at T0, where the model does not repeat itself here.
+        """
+        parent = self.session(order.session_id)
+        await self._check_repeats(order.contract, await self._models.get(parent.model.preset))
+        return await self._forking.fork(parent, order)
+
+    async def register(
+        self, session_id: str, granule_bytes: int = 0
+    ) -> tuple[Manifest, move_pb2.SlotRef]:
+        """The manifest at a block boundary, digests included; in granules of 1 MiB unless told.
+
+        Raises:
+            InvalidInput: a granule that does not suit the state.
+        """
         session = self.session(session_id)
         with session.hold() as memory:
+            if granule_bytes:
+                check_granule_bytes(granule_bytes, memory.topology)
             await _while(lambda: session.world.mid_block, session)
-            digests = await asyncio.to_thread(memory.digests)
+            digests = await asyncio.to_thread(lambda: memory.digests(granule_bytes))
             return _manifest(session, memory, self.fingerprint, digests), session.slot
 
     async def freeze(

@@ -145,6 +145,13 @@ class Forking:
             await self._prove(seat, layout, expected)
             if not order.same_noise:
                 await self._split(parent, seat)
+        _log.info(
+            "world.forked",
+            session_id=parent.session_id,
+            branches=len(seats),
+            block_index=block_index,
+            held_ms=round(held_ms, 3),
+        )
         return Forked(block_index, self._begin(parent, order, seats, block_index), held_ms)
 
     async def _boundary(self, parent: Session) -> None:

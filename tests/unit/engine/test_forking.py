@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from services.engine import forking
 from services.engine.core import Phase
+from services.engine.events import Dispatched
 from services.engine.fork_order import order_from_proto
 from services.engine.forking import Forking
 from services.engine.memory import Memory
@@ -24,7 +26,7 @@ from tests.unit.engine.support import (
     twin_digests,
     until,
 )
-from worldline.contract import contract_to_proto
+from worldline.contract import ServiceClass, contract_to_proto
 from worldline.errors import (
     CapacityExhausted,
     Conflict,
@@ -38,7 +40,7 @@ from worldline.errors import (
 )
 from worldline.v1 import engine_pb2
 
-BEFORE, AFTER = 2, 3
+BEFORE, AFTER = 1, 2
 Seen = list[tuple[int, int]]
 
 
@@ -225,44 +227,29 @@ async def test_what_cannot_be_forked_is_named(source: Harness) -> None:
     assert (error.reason, error.field) == ("WORLD_FROZEN", "session_id")
 
 
-@pytest.mark.parametrize(
-    ("facts", "field"),
-    [
+async def test_a_bad_order_names_the_field(source: Harness) -> None:
+    await source.open()
+    high = contract_of(quality_floor_steps=9, period_ms=9.0)
+    branch = engine_pb2.ForkWorldRequest.Branch
+    good = branch(session_id="b0", epoch=1, number=0)
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"branches": []}, "branches"),
         ({"session_id": "b0"}, "branches.session_id"),
         ({"session_id": ""}, "session_id"),
         ({"epoch": 0}, "epoch"),
         ({"contract": None}, "contract.service_class"),
-        (
-            {"contract": contract_to_proto(contract_of(quality_floor_steps=9, period_ms=9.0))},
-            "contract.quality_floor_steps",
-        ),
-    ],
-)
-async def test_a_bad_order_names_the_field(
-    source: Harness, facts: dict[str, Any], field: str
-) -> None:
-    await opened(source)
-    error = await refused(source, InvalidInput, order(0, 1, **facts))
-    assert error.field == field
-
-
-@pytest.mark.parametrize(
-    ("second", "field"),
-    [
-        ({"session_id": "b0", "epoch": 1, "number": 1}, "branches.session_id"),
-        ({"session_id": "b1", "epoch": 1, "number": 0}, "branches.number"),
-        ({"session_id": "", "epoch": 1, "number": 1}, "branches.session_id"),
-        ({"session_id": "b1", "epoch": 0, "number": 1}, "branches.epoch"),
-    ],
-)
-async def test_a_bad_branch_names_the_field(
-    source: Harness, second: dict[str, Any], field: str
-) -> None:
-    await opened(source)
-    request = order(0)
-    request.branches.add(**second)
-    assert (await refused(source, InvalidInput, request)).field == field
+        ({"contract": contract_to_proto(high)}, "contract.quality_floor_steps"),
+    ]
+    for second, field in (
+        (branch(session_id="b0", epoch=1, number=1), "branches.session_id"),
+        (branch(session_id="b1", epoch=1, number=0), "branches.number"),
+        (branch(session_id="", epoch=1, number=1), "branches.session_id"),
+        (branch(session_id="b1", epoch=0, number=1), "branches.epoch"),
+    ):
+        cases.append(({"branches": [good, second]}, field))
+    for facts, field in cases:
+        error = await refused(source, InvalidInput, order(0, 1, **facts))
+        assert error.field == field
 
 
 async def test_a_branch_that_is_here_already(source: Harness) -> None:
@@ -397,6 +384,44 @@ async def test_a_caller_that_leaves_leaves_nothing(
     assert set(source.engine.sessions) == {"s1"}
     assert len(source.slots.released) == 2
     await plays_on(source)
+
+
+async def test_branches_of_a_cohort_keep_step(
+    source: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far ahead a member's actions are, it waits for the last of its wave."""
+    await opened(source)
+    cohort = contract_of(service_class=ServiceClass.C2B_COHORT, cohort="w")
+    await fork(source, 0, 1, 2, contract=contract_to_proto(cohort))
+    apply, begun = Session.apply, []
+
+    def noted(session: Session, event: Any, now: float) -> Any:
+        if isinstance(event, Dispatched):
+            members = [source.engine.sessions[f"b{number}"] for number in range(3)]
+            begun.append((session.session_id, session.world.block_index))
+            behind = [one.world.block_index for one in members]
+            if session in members:
+                assert session.world.block_index == min(behind), begun
+        return apply(session, event, now)
+
+    monkeypatch.setattr(Session, "apply", noted)
+    async with AsyncExitStack() as stack:
+        players = {}
+        for name in ("b0", "b1", "b2", "s1"):
+            players[name] = await stack.enter_async_context(source.join(BEFORE, name))
+            await players[name].joined()
+        # The first has all its actions, and the parent is in no cohort: it is not waited for.
+        for name in ("b0", "s1"):
+            for index in range(BEFORE, BEFORE + AFTER):
+                await players[name].act(script(index))
+        assert [(await players["s1"].block()).block_index for _ in range(AFTER)] == [1, 2]
+        for index in range(BEFORE, BEFORE + AFTER):
+            for name in ("b2", "b1"):
+                await players[name].act(script(index))
+                assert (await players[name].block()).block_index == index
+        assert [(await players["b0"].block()).block_index for _ in range(AFTER)] == [1, 2]
+    waves = [index for name, index in begun if name != "s1"]
+    assert waves == sorted(waves) == [1, 1, 1, 2, 2, 2]
 
 
 async def test_branches_close_like_any_session(source: Harness) -> None:
