@@ -17,6 +17,7 @@ from services.engine.segment_reading import read_segments
 from services.engine.slotmap import SlotMap
 from services.engine.world import StateTree
 from worldline.errors import Conflict, InvariantBroken
+from worldline.state.digest import compose
 from worldline.state.gf2 import Uint64s
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests
@@ -91,12 +92,14 @@ class Memory(ABC):
         """Wait until everything that was queued on the slot's device is done."""
         self._slots.settle()
 
-    def digests(self) -> Digests:
-        """Digests of the state as it is now, settled before.
+    def digests(self, granule_bytes: int = 0) -> Digests:
+        """Digests of the state as it is now, settled before; in granules of 1 MiB unless told.
 
         Raises:
             InvalidInput: as `layout`.
         """
+        if granule_bytes:
+            return compose(self.layout(), self.segment_crcs(granule_bytes), granule_bytes)
         return self._slots.digest(self.layout())
 
     def segment_crcs(self, granule_bytes: int) -> Uint64s:

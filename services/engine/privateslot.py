@@ -33,7 +33,7 @@ class PrivateSlot(SlotMap):
 
     def digest(self, layout: Layout) -> Digests:
         """See `SlotMap`. On the host, wherever the memory is: nobody waits for it."""
-        return digest_slot(layout, memoryview(self.buffer().cpu().numpy()))
+        return digest_slot(layout, self.buffer().cpu().numpy().data)
 
     def _let_go(self) -> bool:
         self._memory = None

@@ -153,28 +153,18 @@ async def _played(worker: Worker, loaded: Loaded, blocks: int, *, beside: bool) 
     other = _Throwaway(loaded, worker.device) if beside else None
     try:
         await worker.run(lambda: world.begin(_SEED))
-        if other is not None and not await worker.run(lambda: _began(other)):
-            other = None
+        may_come = other is not None and await worker.run(other.begin_if_room)
         generated: list[Generated] = []
         while len(generated) < blocks:
             block = await worker.run(world.quantum)
             if block is not None:
                 generated.append(block)
-            elif other is not None:
+            elif other is not None and may_come:
                 await worker.run(other.quantum)
         return generated
     finally:
         # Also after a cancellation: the tensors of an owning model are given back.
         await asyncio.shield(worker.run(lambda: _end(world, other)))
-
-
-def _began(world: _Throwaway) -> bool:
-    """Whether there were tensors for a second world; a model may own those of one alone."""
-    try:
-        world.begin(_SEED_BESIDE)
-    except CapacityExhausted:
-        return False
-    return True
 
 
 def _end(*worlds: _Throwaway | None) -> None:
@@ -203,6 +193,14 @@ class _Throwaway:
         self._memory = memory_for(model, PrivateSlot(layout.extent_bytes, self._device), layout)
         self._memory.begin()
         model.initialise(self._memory.state, seed)
+
+    def begin_if_room(self) -> bool:
+        """Whether there were tensors for a world beside; a model may own those of one alone."""
+        try:
+            self.begin(_SEED_BESIDE)
+        except CapacityExhausted:
+            return False
+        return True
 
     def quantum(self) -> Generated | None:
         """The next quantum; what came of the block where it was the last."""

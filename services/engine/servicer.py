@@ -67,7 +67,7 @@ class EngineServicer(EngineServiceServicer):
     ) -> engine_pb2.RegisterWorldResponse:
         """See engine.proto."""
         session_id = identifier(request.session_id, "session_id")
-        manifest, slot = await self._engine.register(session_id)
+        manifest, slot = await self._engine.register(session_id, request.granule_bytes)
         return engine_pb2.RegisterWorldResponse(manifest=manifest_to_proto(manifest), slot=slot)
 
     async def Freeze(  # noqa: N802

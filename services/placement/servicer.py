@@ -230,7 +230,8 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
         self, request: placement_pb2.RegisterStateRequest, context: grpc.aio.ServicerContext
     ) -> placement_pb2.RegisterStateResponse:
         """The manifest of a live world, digests included."""
-        manifest = await self._verbs.register(identifier(request.session_id, "session_id"))
+        session_id = identifier(request.session_id, "session_id")
+        manifest = await self._verbs.register(session_id, request.granule_bytes)
         return placement_pb2.RegisterStateResponse(manifest=manifest_to_proto(manifest))
 
     async def AdmitMigration(  # noqa: N802 - gRPC's name

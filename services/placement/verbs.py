@@ -59,18 +59,19 @@ class Verbs:
         self._peers = peers
         self._deadlines = deadlines
 
-    async def register(self, session_id: str) -> Manifest:
-        """The manifest of a live world, digests included.
+    async def register(self, session_id: str, granule_bytes: int = 0) -> Manifest:
+        """The manifest of a live world, digests included; in granules of 1 MiB unless told.
 
         Raises:
-            NotFound: no such session. Conflict: it does not run.
+            NotFound: no such session. Conflict: it does not run. InvalidInput: a granule that does
+                not suit the state.
         """
         session = await self._runtime.session(session_id)
         if session.state not in (SessionState.LIVE, SessionState.MOVING):
             raise busy(session_id, session.state.value)
         answer: engine_pb2.RegisterWorldResponse = await call(
             self._peers.engine(session.owner).RegisterWorld,
-            engine_pb2.RegisterWorldRequest(session_id=session_id),
+            engine_pb2.RegisterWorldRequest(session_id=session_id, granule_bytes=granule_bytes),
             timeout_s=self._deadlines.register_s,
         )
         return manifest_from_proto(answer.manifest)

@@ -220,7 +220,8 @@ def _summary(made: Run, out: Path | None) -> dict[str, Any]:
         "seed": made.header.world.seed,
         "block_index": made.header.block_index,
         "blocks": len(made.blocks),
-        "state_digest": made.blocks[-1].digests.whole if made.blocks else None,
+        "state_digest": hex_digest(made.blocks[-1].digests.whole) if made.blocks else None,
+        "granule_bytes": made.header.digests.granule_bytes,
         "fingerprint": made.header.fingerprint.hash.hex(),
     }
 

@@ -17,11 +17,14 @@ from worldline.sdk.actions import Action
 from worldline.sdk.block import Block
 from worldline.sdk.player import Actions
 from worldline.sdk.session import Session
+from worldline.state.digest import GRANULE_BYTES
 from worldline.state.manifest import Digests, Manifest
 
 #: A session in a move cannot be read: how long its end is waited for, and how often one looks.
 _READ_TIMEOUT_S = 120.0
 _READ_AGAIN_S = 0.1
+#: Granules of a run: twenty bytes of its log each, for every block.
+_FINEST_BYTES, _GRANULES_MAX = 4096, 1024
 _PASSING = ("MOVE_IN_PROGRESS", "SESSION_SUSPENDING", "SESSION_RESUMING")
 
 OnBlock = Callable[[RunBlock], None]
@@ -40,7 +43,7 @@ async def record(
         Conflict: somebody else plays the session at the same time (OTHER_PLAYER).
     """
     check_free(out)
-    header = header_of(session, await read_state(session))
+    header = await begin(session)
     blocks = []
     with RunWriter(out, header) as writer:
         async with aclosing(play_blocks(session, header, actions)) as played:
@@ -65,7 +68,7 @@ async def play_blocks(
     async with aclosing(blocks):
         index = header.block_index
         async for block in blocks:
-            manifest = await read_state(session)
+            manifest = await read_state(session, header.digests.granule_bytes)
             _check_still(block, manifest, index)
             yield _run_block(header, block, played.popleft(), manifest)
             index += 1
@@ -83,8 +86,8 @@ async def _noted(actions: Actions, played: deque[Action]) -> AsyncGenerator[Acti
         yield action
 
 
-async def read_state(session: Session) -> Manifest:
-    """The session's manifest with digests, when no move has it.
+async def read_state(session: Session, granule_bytes: int) -> Manifest:
+    """The session's manifest with digests of that granule, when no move has it.
 
     Raises:
         Conflict: it does not run, or a move has it for too long.
@@ -92,15 +95,22 @@ async def read_state(session: Session) -> Manifest:
     deadline_s = time.monotonic() + _READ_TIMEOUT_S
     while True:
         try:
-            return await session.register_state()
+            return await session.register_state(granule_bytes)
         except Conflict as error:
             if error.reason not in _PASSING or time.monotonic() >= deadline_s:
                 raise
         await asyncio.sleep(_READ_AGAIN_S)
 
 
-def header_of(session: Session, manifest: Manifest) -> RunHeader:
-    """How a run of that session begins, from its state now."""
+async def begin(session: Session, granule_bytes: int = 0) -> RunHeader:
+    """How a run of that session begins, from its state now; 0: the granule that suits it.
+
+    Raises:
+        Conflict: as `read_state`.
+    """
+    manifest = await read_state(session, granule_bytes)
+    if granule_bytes == 0:
+        manifest = await read_state(session, run_granule_bytes(manifest.layout.extent_bytes))
     return RunHeader(
         session_id=session.session_id,
         epoch=manifest.epoch,
@@ -111,6 +121,14 @@ def header_of(session: Session, manifest: Manifest) -> RunHeader:
         layout=manifest.layout,
         digests=digests_of(manifest),
     )
+
+
+def run_granule_bytes(extent_bytes: int) -> int:
+    """The finest granule, from 4 KiB, of which a state has at most 1024; at most that of moves."""
+    granule_bytes = _FINEST_BYTES
+    while granule_bytes < GRANULE_BYTES and extent_bytes > _GRANULES_MAX * granule_bytes:
+        granule_bytes *= 2
+    return granule_bytes
 
 
 def digests_of(manifest: Manifest) -> Digests:

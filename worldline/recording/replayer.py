@@ -17,7 +17,7 @@ from worldline.recording.comparison import (
     compare_starts,
 )
 from worldline.recording.directory import RunWriter, check_free
-from worldline.recording.recorder import header_of, play_blocks, read_state
+from worldline.recording.recorder import begin, play_blocks
 from worldline.recording.run import Run, RunBlock, RunHeader
 from worldline.sdk.client import Client
 from worldline.sdk.records import Engine
@@ -73,7 +73,7 @@ async def replay(
     if out is not None:
         check_free(out)
     async with _session(client, run.header, wish) as session:
-        header = header_of(session, await read_state(session))
+        header = await begin(session, run.header.digests.granule_bytes)
         found = compare_starts(run.header, header)
         if found is not None and wish.snapshot_id:
             raise Conflict(

@@ -161,9 +161,16 @@ class Session:
             await self.rollback()
         self._verbs.move_id = ""
 
-    async def register_state(self) -> Manifest:
-        """Manifest of the live world at a block boundary, digests included."""
-        return await self._verbs.register_state()
+    async def register_state(self, granule_bytes: int = 0) -> Manifest:
+        """Manifest of the live world at a block boundary, digests included.
+
+        `granule_bytes` is the granule of the digests, a power of two from 128 bytes to 1 MiB; 0 is
+        that of moves, 1 MiB.
+
+        Raises:
+            InvalidInput: no such granule, or the state has too many of them.
+        """
+        return await self._verbs.register_state(granule_bytes)
 
     async def admit(self, target: str = "", *, saves_ms: float = 0.0) -> Verdict:
         """May the session move to node `target` (empty: placement chooses) now?

@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from worldline.errors import Conflict, DeadlineExceeded, Unavailable
-from worldline.fields import non_negative
+from worldline.fields import non_negative, whole
 from worldline.rpc.channel import mapped_errors
 from worldline.sdk.calls import Caller
 from worldline.sdk.following import OnProgress, follow, report
@@ -18,6 +18,8 @@ from worldline.state.codec import manifest_from_proto
 from worldline.state.manifest import Manifest
 from worldline.v1 import placement_pb2, placement_pb2_grpc
 from worldline.verdict import Verdict, verdict_from_proto
+
+_UINT32_MAX = (1 << 32) - 1
 
 
 class Verbs:
@@ -40,11 +42,14 @@ class Verbs:
         #: What `verify` found different; None where nothing was.
         self.difference: Failure | None = None
 
-    async def register_state(self) -> Manifest:
-        """Manifest of the live world at a block boundary, digests included."""
+    async def register_state(self, granule_bytes: int = 0) -> Manifest:
+        """Manifest of the live world at a block boundary; see `Session.register_state`."""
         response = await self._caller.retried(
             self._placement.RegisterState,
-            placement_pb2.RegisterStateRequest(session_id=self._session_id),
+            placement_pb2.RegisterStateRequest(
+                session_id=self._session_id,
+                granule_bytes=whole(granule_bytes, "granule_bytes", at_most=_UINT32_MAX),
+            ),
             timeout_s=self._timeout_s,
         )
         return manifest_from_proto(response.manifest)
