@@ -19,7 +19,7 @@ def read_segments(layout: Layout, buffer: torch.Tensor, granule_bytes: int) -> U
     extent = buffer[: layout.extent_bytes]
     if buffer.device.type == "cpu":
         digester = Digester(layout, granule_bytes)
-        digester.update(0, digester.granule_count, memoryview(extent.numpy()))
+        digester.update(0, digester.granule_count, extent.numpy().data)
         return digester.segment_crcs()
     index = torch.device(buffer.device).index or 0
     on_device = CudaDigester(layout, index, granule_bytes)

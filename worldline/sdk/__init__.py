@@ -9,6 +9,7 @@ from worldline.sdk.block import Block
 from worldline.sdk.client import Client
 from worldline.sdk.drain import DrainRecord, LeftSession
 from worldline.sdk.fan_out import FanOut
+from worldline.sdk.inspecting import Inspected
 from worldline.sdk.move_record import Failure, MoveRecord, Progress, PushStats
 from worldline.sdk.records import (
     Engine,
@@ -36,6 +37,7 @@ __all__ = [
     "Failure",
     "FanOut",
     "ForkedFrom",
+    "Inspected",
     "LeftSession",
     "MovePhase",
     "MoveRecord",

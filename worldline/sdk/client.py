@@ -11,6 +11,7 @@ from worldline.rpc.channel import ChannelPool
 from worldline.sdk.calls import Caller, OnWaiting
 from worldline.sdk.drain import DrainRecord, drain_from_proto
 from worldline.sdk.following import OnProgress, follow
+from worldline.sdk.inspecting import Inspected, OnBoundary, inspect
 from worldline.sdk.move_record import MoveRecord, move_from_proto
 from worldline.sdk.playback import Playback
 from worldline.sdk.records import (
@@ -130,6 +131,44 @@ class Client:
             placement_pb2.ResolveSessionRequest(session_id=session_id),
         )
         return self._session(session_from_proto(response.session), None)
+
+    async def inspect(
+        self,
+        session_id: str,
+        *,
+        boundaries: int = 9,
+        granule_bytes: int = 0,
+        wait_s: float = 30.0,
+        by_leaf: bool = False,
+        on_boundary: OnBoundary | None = None,
+    ) -> Inspected:
+        """Watch which parts of its state a session's blocks write, and tell by which rule.
+
+        Its engine digests the state at `boundaries` successive block boundaries, the present one or
+        the next first, in granules of `granule_bytes` (0: what suits the state); somebody must
+        play it meanwhile. The world waits for each digest. `by_leaf`: a report of every leaf, not
+        of groups of leaves that differ in their indices.
+
+        What came is reported when the world stops early, and `stopped` says why.
+
+        Raises:
+            NotFound: no such session.
+            DeadlineExceeded: no block was generated within `wait_s` (NO_BOUNDARY).
+            Conflict: it runs nowhere, moved away before a block was seen (SESSION_MOVED), or is
+                being inspected by somebody else (INSPECTED_ALREADY).
+            InvalidInput: a number out of range, or a granule that does not suit the state.
+        """
+        session = await self.session(session_id)
+        return await inspect(
+            session.info,
+            boundaries=boundaries,
+            granule_bytes=granule_bytes,
+            wait_s=wait_s,
+            by_leaf=by_leaf,
+            on_boundary=on_boundary,
+            caller=self._caller,
+            channels=self._channels,
+        )
 
     async def nodes(self) -> tuple[Node, ...]:
         """Every node that the directory knows."""

@@ -132,13 +132,13 @@ class DirtyTrace:
 
         The mean over the steps from `first_step` on; 0 where there are none.
         """
-        edges = np.arange(cells + 1, dtype=np.int64) * self.segments.extent_bytes // max(cells, 1)
-        changed = self._changed_each(first_step)
-        bounds = self.segments.bounds
-        before = np.concatenate(([0.0], np.cumsum(self._sizes * changed)))
-        total = np.interp(edges, bounds, before) if len(bounds) > 1 else np.zeros(cells + 1)
-        sizes = np.diff(edges)
-        return np.divide(np.diff(total), sizes, out=np.zeros(cells), where=sizes > 0)
+        return self._shares_of_cells(cells, self._changed_each(first_step))
+
+    def heat_by_step(self, cells: int) -> Shares:
+        """The same for every step by itself, (steps, cells)."""
+        changed = [step.appended | step.rewritten for step in self._steps]
+        rows = [self._shares_of_cells(cells, each.astype(np.float64)) for each in changed]
+        return np.array(rows, np.float64).reshape(len(rows), cells)
 
     def position_heat(self, leaves: Sequence[int], first_step: int = 0) -> Shares | None:
         """Per position of the window (see `positions`): the share of its bytes that a step changes.
@@ -168,6 +168,15 @@ class DirtyTrace:
         known = [each for each in found if each is not None]
         alike = len(known) == len(found) and len({each.count for each in known}) == 1
         return known if alike else []
+
+    def _shares_of_cells(self, cells: int, changed: Shares) -> Shares:
+        bounds = self.segments.bounds
+        if len(bounds) < 2:
+            return np.zeros(cells)
+        edges = np.arange(cells + 1, dtype=np.int64) * self.segments.extent_bytes // cells
+        before = np.concatenate(([0.0], np.cumsum(self._sizes * changed)))
+        total, sizes = np.diff(np.interp(edges, bounds, before)), np.diff(edges)
+        return np.divide(total, sizes, out=np.zeros(cells), where=sizes > 0)
 
     def _position_bytes(self, index: int, positions: Positions, changed: Shares) -> Shares:
         leaf, run = self.layout.tensors[index], self._slice(index)

@@ -40,6 +40,8 @@ class UpdateRule(StrEnum):
     FILLING = "filling"
     #: Written once, then selected from and not rewritten.
     FRAME_BANK = "frame bank"
+    #: Written before the trace, and nothing of it changed since.
+    CONSTANT = "constant"
     #: Nothing was ever written.
     NEVER_WRITTEN = "never written"
     UNKNOWN = "unknown"
@@ -84,6 +86,10 @@ def classify(steps: Sequence[Writes]) -> Classification:
     if steps[-1].used_bytes == 0:
         said = f"no byte of {steps[-1].size_bytes} was ever written, up to {_blocks(steps)}"
         return Classification(UpdateRule.NEVER_WRITTEN, said, 0)
+    if not any(step.changed_bytes for step in steps):
+        written = steps[-1].written_before_bytes
+        said = f"{_blocks(steps)} changed nothing of {written} bytes that had been written"
+        return Classification(UpdateRule.CONSTANT, said, 0)
     regimes = [regime_of(step) for step in steps]
     if regimes[-1] is Regime.REWRITES:
         return _rewriting(steps, regimes)
