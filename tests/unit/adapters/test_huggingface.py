@@ -120,17 +120,45 @@ def test_a_cache_before_its_first_token(model: Any, kind: str) -> None:
     assert moved_one.logits == fresh.logits
 
 
-def test_generate_goes_on_with_a_moved_cache(model: Any, decode: Callable[..., Decoding]) -> None:
-    source = decode("dynamic")
-    ids = torch.cat([prompt(CONFIG, 2 * WINDOW), source.next_token], dim=1)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tokens", [WINDOW // 2, 2 * WINDOW], ids=["filling", "full"])
+def test_generate_goes_on_with_a_moved_cache(
+    model: Any, decode: Callable[..., Decoding], kind: str, tokens: int
+) -> None:
+    source = decode(kind, tokens)
+    ids = torch.cat([prompt(CONFIG, tokens), source.next_token], dim=1)
     caches = [copy.deepcopy(source.cache), elsewhere(source).cache]
-    here, there = (
-        model.generate(
-            ids, past_key_values=cache, max_new_tokens=8, do_sample=False, pad_token_id=0
-        )
-        for cache in caches
-    )
+    here, there = (_generated(model, ids, cache) for cache in caches)
     assert torch.equal(here, there)
+    assert here.shape[1] == tokens + 1 + WINDOW
+    # It generated from the cache it was given: another one leads elsewhere.
+    spoilt = copy.deepcopy(source.cache)
+    for layer in spoilt.layers:
+        layer.values.mul_(-2.0)
+    assert not torch.equal(here, _generated(model, ids, spoilt))
+
+
+def _generated(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
+    found: torch.Tensor = model.generate(
+        ids, past_key_values=cache, max_new_tokens=WINDOW, do_sample=False, pad_token_id=0
+    )
+    return found
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+def test_a_model_that_sees_nothing_but_windows(kind: str) -> None:
+    """Every layer slides: nothing of the beginning is left, and the lengths alone say where."""
+    config = qwen_config(**{**SIZES, "max_window_layers": 0})
+    model = language_model(config)
+    source = Decoding.begin(
+        model, new_cache(kind, config, STATIC_TOKENS), prompt(config, 2 * WINDOW + 3)
+    )
+    tree = moved(source.state(tree_of(source.cache)))
+    assert {entry["class"].endswith("SlidingWindowLayer") for entry in tree["cache"]["layers"]} == {
+        True
+    }
+    target = Decoding(model, cache_from(tree["cache"], config), tree["next_token"])
+    assert target.go_on(WINDOW + 2).logits == source.go_on(WINDOW + 2).logits
 
 
 def test_inference_mode_makes_no_difference(model: Any) -> None:

@@ -1,9 +1,4 @@
-"""Checks: what a cache must hold to be moved, live or as a tree; the errors that say what is not.
-
-Reasons: `CACHE_CLASS_UNKNOWN` for a class that `forms` does not describe, `CACHE_SHAPE_UNKNOWN`
-for a known class with another attribute, type or size, `CACHE_MISMATCH` for a state that the
-receiving side is not configured for. `field` is the path of what is at fault.
-"""
+"""Checks: what a cache must hold to be moved, live or as a tree. What does not is in `refusal`."""
 
 from __future__ import annotations
 
@@ -13,6 +8,7 @@ from typing import Any
 import torch
 
 from worldline.adapters.huggingface.forms import CACHE_CLASSES, LAYER_FORMS, LayerForm
+from worldline.adapters.refusal import check_type, unknown_class, unknown_shape
 from worldline.errors import InvalidInput
 
 _HOME = "transformers.cache_utils"
@@ -42,23 +38,6 @@ def library_name(value: object, where: str) -> str:
     return cls.__name__
 
 
-def check_names(
-    found: Mapping[str, Any], expected: frozenset[str], where: str, owner: str
-) -> Mapping[str, Any]:
-    """The attributes or entries, if there are exactly the expected ones."""
-    for missing in sorted(expected - found.keys()):
-        raise unknown_shape(f"{where}.{missing}", f"{owner} has no {missing}")
-    for extra in sorted(found.keys() - expected):
-        raise unknown_shape(f"{where}.{extra}", f"{owner} holds {extra}, which is not known here")
-    return found
-
-
-def check_type(value: object, wanted: type, where: str, owner: str) -> None:
-    """Refuse a value whose type is not exactly the wanted one."""
-    if type(value) is not wanted:
-        raise unknown_shape(where, f"{owner} has {type(value).__name__}, not {wanted.__name__}")
-
-
 def check_scalars(fields: Mapping[str, Any], form: LayerForm, where: str) -> None:
     """Each scalar has its type."""
     for name, kind in form.scalars.items():
@@ -79,21 +58,6 @@ def check_started(fields: Mapping[str, Any], form: LayerForm, where: str) -> Non
         raise _sized(where, "keys", form, keys)
     if values.shape[:-1] != keys.shape[:-1] or values.dtype is not keys.dtype:
         raise _sized(where, "values", form, values)
-
-
-def unknown_class(where: str, message: str) -> InvalidInput:
-    """The error for a class that is not described here."""
-    return InvalidInput(f"{where}: {message}", reason="CACHE_CLASS_UNKNOWN", field=where)
-
-
-def unknown_shape(where: str, message: str) -> InvalidInput:
-    """The error for a known class in another shape than its form."""
-    return InvalidInput(f"{where}: {message}", reason="CACHE_SHAPE_UNKNOWN", field=where)
-
-
-def mismatch(where: str, message: str) -> InvalidInput:
-    """The error for a state that does not fit the receiving side."""
-    return InvalidInput(f"{where}: {message}", reason="CACHE_MISMATCH", field=where)
 
 
 def _sized(where: str, name: str, form: LayerForm, tensor: torch.Tensor) -> InvalidInput:

@@ -9,15 +9,13 @@ import torch
 
 from worldline.adapters.huggingface.checks import (
     check_cache_class,
-    check_names,
     check_scalars,
     check_started,
-    check_type,
     form_named,
     library_name,
-    unknown_shape,
 )
 from worldline.adapters.huggingface.forms import CACHE_FIELDS, STARTED, LayerForm
+from worldline.adapters.refusal import check_names, check_type, unknown_shape
 
 
 def tree_of(cache: object) -> dict[str, Any]:

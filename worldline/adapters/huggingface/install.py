@@ -7,16 +7,14 @@ from typing import Any
 
 from worldline.adapters.huggingface.checks import (
     check_cache_class,
-    check_names,
     check_scalars,
     check_started,
-    check_type,
     form_named,
     library_name,
-    mismatch,
 )
 from worldline.adapters.huggingface.forms import STARTED, LayerForm
 from worldline.adapters.huggingface.harvest import tree_of
+from worldline.adapters.refusal import check_names, check_type, mismatch
 from worldline.state.view import copy_bits
 
 _TREE_ENTRIES = frozenset({"class", "on_demand", "layers"})
