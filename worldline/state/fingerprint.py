@@ -124,7 +124,7 @@ def _common_facts(
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "threads": str(actual),
         "torch": torch.__version__,
-        "torch_build": hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:16],
+        "torch_build": _torch_build(),
         "triton": _version("triton"),
         "attention": _attention(),
         "attention_reduction": _reduced(),
@@ -193,6 +193,13 @@ def _onednn() -> dict[str, str]:
             for kind, precision in rounding.items()
         ),
     }
+
+
+def _torch_build() -> str:
+    """Compiler, libraries and options that torch was built with; not what it found on this CPU."""
+    lines = torch.__config__.show().splitlines()
+    built = [line for line in lines if "CPU capability usage" not in line]
+    return hashlib.sha256("\n".join(built).encode()).hexdigest()[:16]
 
 
 def _matmul_precision() -> str:
