@@ -234,7 +234,7 @@ async def test_who_is_stopped_is_a_finding_and_the_others_are_examined(
 ) -> None:
     cluster.signal("engine-node-2", signal.SIGSTOP)
     try:
-        found = await examined(cluster, answer_s=10.0)
+        found = await examined(cluster, answer_s=30.0)
     finally:
         cluster.signal("engine-node-2", signal.SIGCONT)
     silent = [one for one in found.processes if one.facts is None]
@@ -250,7 +250,7 @@ async def test_the_command_on_a_fleet(cluster: LocalCluster) -> None:
     import asyncio
 
     arguments = ["doctor", "--placement", cluster.placement_address, "--json", "--push", "4MiB"]
-    arguments += ["--patience", "30s"]
+    arguments += ["--patience", "60s"]
     parts = ["--only", "versions,processes,ucx,devices,lanes"]
 
     async def complaints() -> list[str]:  # the engine that was stopped comes back
