@@ -12,9 +12,10 @@ import math
 from dataclasses import dataclass
 
 from services.engine.core import Phase, World
+from services.engine.expected import Expected
 from services.engine.pace import Pace
-from services.engine.quality import ladder_of
-from services.engine.schedule import Claim, Guard
+from services.engine.quality import kept_steps
+from services.engine.schedule import Claim, Guard, Ladder
 from services.engine.schedule.grid import PAUSE_PERIODS
 from services.engine.world import WorldModel
 from worldline.contract import Contract, ServiceClass
@@ -26,8 +27,10 @@ class Standing:
 
     contract: Contract
     model: WorldModel
-    #: Measured seconds of one quantum, 0 where there is no row yet.
-    quantum_s: float = 0.0
+    #: What its contract and model leave to degrade, see `quality.ladder_of`.
+    ladder: Ladder | None
+    #: What its quanta take.
+    expected: Expected
     #: Of the block in flight: quanta that are left, and when its action came.
     quanta_left: int = 0
     begun_at: float = 0.0
@@ -48,18 +51,17 @@ def claim_of(world: World, standing: Standing, now: float, guard: Guard) -> Clai
     """
     pace = world.pace
     if world.mid_block and pace.release is not None:
-        left_s = standing.quanta_left * standing.quantum_s
         boundary_by, begun_at = standing.boundary_by, standing.begun_at
         return _claim(
-            world, standing, pace, left_s, begun_at, mid_block=True, boundary_by=boundary_by
+            world, standing, standing.quanta_left, begun_at, mid_block=True, boundary_by=boundary_by
         )
     if world.phase is not Phase.RUNNING or not standing.room:
         return None
-    left_s = _block_quanta(standing, pace, guard) * standing.quantum_s
+    quanta = _block_quanta(standing, pace, guard)
     if world.pending and pace.release is not None:
         arrived_at = world.pending[0].arrived_at
-        return _claim(world, standing, pace, left_s, arrived_at, prospective=standing.held)
-    return _prospective(world, standing, left_s, now)
+        return _claim(world, standing, quanta, arrived_at, prospective=standing.held)
+    return _prospective(world, standing, quanta, now)
 
 
 def wave_member(world: World, contract: Contract) -> tuple[str, int] | None:
@@ -72,25 +74,24 @@ def wave_member(world: World, contract: Contract) -> tuple[str, int] | None:
 def _claim(
     world: World,
     standing: Standing,
-    pace: Pace,
-    left_s: float,
+    quanta: int,
     arrived_at: float,
     *,
     mid_block: bool = False,
     prospective: bool = False,
     boundary_by: float = math.inf,
 ) -> Claim:
-    contract, release = standing.contract, pace.release
+    contract, pace = standing.contract, world.pace
     is_bulk = contract.service_class is ServiceClass.C3_BULK
     return Claim(
         session_id=world.session_id,
         service_class=contract.service_class,
-        release_at=arrived_at if release is None else release.release_at,
+        release_at=arrived_at if pace.release is None else pace.release.release_at,
         deadline_at=math.inf if is_bulk else pace.due_at,
         arrived_at=arrived_at,
         mid_block=mid_block,
-        quantum_s=standing.quantum_s,
-        left_s=left_s,
+        quantum_s=standing.expected.next_s(quanta),
+        left_s=standing.expected.block_s(quanta),
         block_index=world.block_index,
         wave_id=contract.cohort,
         boundary_by=boundary_by,
@@ -98,7 +99,7 @@ def _claim(
     )
 
 
-def _prospective(world: World, standing: Standing, left_s: float, now: float) -> Claim | None:
+def _prospective(world: World, standing: Standing, quanta: int, now: float) -> Claim | None:
     """Time kept for an action that is about to come."""
     grid = world.pace.grid
     if grid is None or standing.contract.service_class is not ServiceClass.C1_INTERACTIVE:
@@ -113,8 +114,8 @@ def _prospective(world: World, standing: Standing, left_s: float, now: float) ->
         release_at=point,
         deadline_at=point + grid.period_s,
         arrived_at=point,
-        quantum_s=standing.quantum_s,
-        left_s=left_s,
+        quantum_s=standing.expected.next_s(quanta),
+        left_s=standing.expected.block_s(quanta),
         block_index=world.block_index,
         prospective=True,
     )
@@ -122,7 +123,7 @@ def _prospective(world: World, standing: Standing, left_s: float, now: float) ->
 
 def _block_quanta(standing: Standing, pace: Pace, guard: Guard) -> int:
     """Quanta that are kept for a block that has not begun: what it would get alone here."""
-    ladder = ladder_of(standing.model, standing.contract)
+    ladder = standing.ladder
     if ladder is None:
         return standing.model.quanta_per_block
-    return ladder.quanta(ladder.kept_steps(pace.period_s, standing.quantum_s, guard))
+    return ladder.quanta(kept_steps(ladder, pace.period_s, standing.expected, guard))

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 import structlog
 
 from services.engine import events as ev
-from services.engine.claims import Standing, claim_of, wave_member
+from services.engine.claimbook import ClaimBook
+from services.engine.claims import wave_member
 from services.engine.flight import Flight
 from services.engine.lease import Lease
 from services.engine.outbox import BlockRecord
@@ -44,6 +45,7 @@ class Generation:
         self._worker = worker
         self._profiles = profiles
         self._lease = lease
+        self._book = ClaimBook(GUARD)
         #: Notify after anything that may make a world runnable.
         self.wake = Signal()
 
@@ -74,26 +76,12 @@ class Generation:
 
     def _claims(self, now: float) -> list[Claim]:
         found = (
-            claim_of(session.world, self._standing(session), now, GUARD)
+            self._book.claim(session, self._profiles.expected(session.shape), now)
             for session in self._sessions.values()
             # In doubt it waits: where the directory does not name it, its slot may be another's.
             if session.renewals_missed == 0
         )
         return [claim for claim in found if claim is not None]
-
-    def _standing(self, session: Session) -> Standing:
-        flight = session.flight
-        return Standing(
-            contract=session.contract,
-            model=session.model,
-            quantum_s=self._profiles.quantum_s(session.shape),
-            quanta_left=0 if flight is None else flight.quanta_left,
-            begun_at=0.0 if flight is None else flight.begun_at,
-            boundary_by=session.boundary_by,
-            played=session.stream is not None,
-            room=session.room,
-            held=session.held > 0,
-        )
 
     def _wave_members(self) -> Iterator[tuple[str, int]]:
         for session in self._sessions.values():
@@ -136,10 +124,11 @@ class Generation:
         elif pace.has_deadline:
             quality = choose_quality(
                 session.model,
-                session.contract,
+                session.ladder,
                 claim,
                 claims,
                 now,
+                expected=self._profiles.expected(session.shape),
                 guard=GUARD,
                 history=pace.history,
             )
@@ -182,7 +171,7 @@ class Generation:
         )
         session.outbox.put(record)
         quanta = quanta_of(session.model, quality.steps)
-        expected_s = quanta * self._profiles.quantum_s(session.shape)
+        expected_s = self._profiles.expected(session.shape).block_s(quanta)
         session.apply(ev.BlockDone(spent_ms / 1e3, expected_s), now)
         _count(session.model.preset, record)
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 
+from services.engine.expected import Expected
 from services.engine.world import WorldModel
 from worldline.admissibility.profile_row import (
     ROW_AGE_MAX_MS,
@@ -21,6 +22,9 @@ from worldline.numa import Binding
 #: Quanta of a kind that a row is made of. Enough that its 95th percentile is six of them, and at
 #: ten quanta a second no older than half a minute.
 WINDOW = 128
+
+
+_UNMEASURED = Expected()
 
 
 class _Latest:
@@ -61,6 +65,18 @@ class _Learned:
         self.denoising_steps = denoising_steps
         self.step, self.closing = _Latest(), _Latest()
         self.latest_at = -math.inf
+        self.expected = _UNMEASURED
+
+    def add(self, quantum_ms: float, *, closing: bool, now: float) -> None:
+        (self.closing if closing else self.step).add(quantum_ms)
+        self.latest_at = now
+        step_s, closing_s = (
+            0.0 if kind.empty else kind.quantile(0.95) / 1e3 for kind in (self.step, self.closing)
+        )
+        expected = Expected(step_s or closing_s, closing_s or step_s)
+        # The same object as long as nothing changes: who has reckoned with it need not again.
+        if expected != self.expected:
+            self.expected = expected
 
     def spreads(self) -> tuple[QuantumSpread | None, QuantumSpread] | None:
         """Of steps and of the last quantum; None before a whole block was seen."""
@@ -111,8 +127,7 @@ class Profiles:
         if known is None or _stale(known, now):
             known = _Learned(model.quanta_per_block, model.denoising_steps)
             self._learned[shape] = known
-        (known.closing if closing else known.step).add(quantum_ms)
-        known.latest_at = now
+        known.add(quantum_ms, closing=closing, now=now)
 
     def quantum_s(self, shape: RequestShape) -> float:
         """Seconds that hardly any quantum of that shape exceeds; 0 before the first sample."""
@@ -121,6 +136,11 @@ class Profiles:
             return 0.0
         kinds = (known.step, known.closing)
         return max((kind.quantile(0.95) for kind in kinds if not kind.empty), default=0.0) / 1e3
+
+    def expected(self, shape: RequestShape) -> Expected:
+        """The same by kind of quantum; where one kind was not seen yet the other stands for it."""
+        known = self._learned.get(shape)
+        return _UNMEASURED if known is None else known.expected
 
     def row(self, shape: RequestShape, now: float) -> ProfileRow | None:
         """The row of that shape; None where none was measured, or not for too long."""

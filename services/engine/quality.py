@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from services.engine.expected import Expected
 from services.engine.schedule import (
     Claim,
     Guard,
@@ -59,11 +60,12 @@ def ladder_of(model: WorldModel, contract: Contract) -> Ladder | None:
 
 def choose_quality(
     model: WorldModel,
-    contract: Contract,
+    ladder: Ladder | None,
     claim: Claim,
     claims: Iterable[Claim],
     now: float,
     *,
+    expected: Expected,
     guard: Guard,
     history: QualityHistory,
 ) -> Quality:
@@ -72,16 +74,30 @@ def choose_quality(
     Full, unless the contract has a floor and the block a deadline that all its steps would miss,
     or would make another hard block miss. What then decides is the slack that measured rows leave.
     """
-    full, ladder = full_quality(model), ladder_of(model, contract)
+    full = full_quality(model)
     if ladder is None or math.isinf(claim.deadline_at):
         return full
     left_s = slack_s(claim, claims, now, guard)
-    chosen = choose_steps(ladder, left_s, claim.quantum_s, guard=guard, history=history)
+    even_s = _even(left_s, expected, guard)
+    chosen = choose_steps(ladder, even_s, expected.step_s, guard=guard, history=history)
     if not chosen.degraded:
         return full
-    wanted_ms = guard.bound_s(ladder.block_s(ladder.full_steps, claim.quantum_s)) * 1e3
+    wanted_ms = guard.bound_s(expected.block_s(model.quanta_per_block)) * 1e3
     because = (
         f"{chosen.why}: {full.steps} steps take up to {wanted_ms:.1f} ms, "
         f"{left_s * 1e3:.1f} ms are left"
     )
     return Quality(chosen.steps, full.steps, because)
+
+
+def kept_steps(ladder: Ladder, period_s: float, expected: Expected, guard: Guard) -> int:
+    """Steps that a block would get alone on the device: what others may not cost it."""
+    if expected.step_s <= 0:
+        return ladder.full_steps
+    even_s = _even(period_s, expected, guard)
+    return ladder.highest_within(even_s, expected.step_s, guard) or ladder.floor_steps
+
+
+def _even(slack_s: float, expected: Expected, guard: Guard) -> float:
+    """What a slack leaves once the last quantum is no longer than the others: rungs are equal."""
+    return slack_s - expected.extra_s * (1 + guard.overrun)

@@ -16,7 +16,7 @@ from services.engine.core import World, decide
 from services.engine.flight import Flight
 from services.engine.memory import Memory
 from services.engine.outbox import Outbox
-from services.engine.quality import Quality
+from services.engine.quality import Quality, ladder_of
 from services.engine.signal import Signal, wait_for_change
 from services.engine.world import WorldModel, quanta_of
 from worldline.admissibility.profile_row import shape_of
@@ -54,6 +54,7 @@ class Session:
         self.model = model
         #: Whose row its quanta are learned in.
         self.shape = shape_of(model.preset, contract)
+        self.ladder = ladder_of(model, contract)
         self.slot = slot
         self.memory: Memory | None = None
         self.outbox = Outbox(world.block_index)

@@ -10,6 +10,7 @@ import pytest
 
 from services.engine.claims import Standing, claim_of, wave_member
 from services.engine.core import Pending, Phase, World
+from services.engine.expected import Expected
 from services.engine.model.config import TINY
 from services.engine.model.dirty import DirtyWorld
 from services.engine.pace import Pace, pace_of
@@ -51,10 +52,12 @@ class Model:
 
 
 MODEL: Any = Model()
+EVEN = Expected(0.1, 0.1)
 
 
 def standing(contract: Contract, **facts: Any) -> Standing:
-    return Standing(contract, MODEL, **{"quantum_s": 0.1, "played": True, **facts})
+    ladder = ladder_of(MODEL, contract)
+    return Standing(contract, MODEL, ladder, **{"expected": EVEN, "played": True, **facts})
 
 
 def idle(contract: Contract, *, anchor_at: float | None = None, **facts: Any) -> World:
@@ -216,14 +219,27 @@ def due(contract: Contract, left_ms: float) -> Claim:
     return claimed(asked(contract, 0.0), standing(contract))._replace(deadline_at=left_ms / 1e3)
 
 
-def chosen(contract: Contract, left_ms: float, *others: Claim, degraded: int = 0) -> Any:
+def chosen(
+    contract: Contract,
+    left_ms: float,
+    *others: Claim,
+    degraded: int = 0,
+    expected: Expected = EVEN,
+) -> Any:
     limit = contract.degraded_consecutive_max
     history = QualityHistory(Firm(1, limit + 1) if limit else Firm())
     for _ in range(degraded):
         history = history.after(True)
     claim = due(contract, left_ms)
     return choose_quality(
-        MODEL, contract, claim, [claim, *others], 0.0, guard=GUARD, history=history
+        MODEL,
+        ladder_of(MODEL, contract),
+        claim,
+        [claim, *others],
+        0.0,
+        expected=expected,
+        guard=GUARD,
+        history=history,
     )
 
 
@@ -271,11 +287,25 @@ def test_without_a_period_or_a_floor_or_rungs_nothing_is_degraded() -> None:
 
 def test_what_was_not_measured_is_not_degraded() -> None:
     contract = contract_of(period_ms=1.0, quality_floor_steps=1)
-    claim = due(contract, 1.0)._replace(quantum_s=0.0)
-    quality = choose_quality(
-        MODEL, contract, claim, [claim], 0.0, guard=GUARD, history=QualityHistory()
-    )
-    assert quality == full_quality(MODEL)
+    assert chosen(contract, 1.0, expected=Expected()) == full_quality(MODEL)
+    assert claimed(asked(contract, 0.0), standing(contract, expected=Expected())).left_s == 0.0
+
+
+def test_the_last_quantum_of_a_block_has_a_time_of_its_own() -> None:
+    """It decodes: 0.1 s a step, 0.25 s at the end. Two steps take 0.45 s, three 0.55."""
+    uneven = Expected(0.1, 0.25)
+    contract = contract_of(period_ms=500.0, quality_floor_steps=1)
+    left = [(551.0, 3), (549.0, 2), (451.0, 2), (449.0, 1), (349.0, 1)]
+    for left_ms, steps in left:
+        assert chosen(contract, left_ms, expected=uneven).steps == steps
+    assert "up to 550.0 ms" in chosen(contract, 549.0, expected=uneven).because
+    last = claimed(flying(contract, 1.0), standing(contract, expected=uneven, quanta_left=1))
+    assert (last.quantum_s, last.left_s) == (0.25, 0.25)
+    before = claimed(flying(contract, 1.0), standing(contract, expected=uneven, quanta_left=2))
+    assert (before.quantum_s, before.left_s) == (0.1, pytest.approx(0.35))
+    # Kept for the next block: as many steps as the period has room for.
+    kept = claimed(asked(contract, 1.0), standing(contract, expected=uneven))
+    assert kept.left_s == pytest.approx(0.45)
 
 
 def test_a_replay_has_the_steps_of_what_it_replays() -> None:

@@ -1,0 +1,74 @@
+"""Claim book: the claims of all sessions, made anew only where something has happened.
+
+The schedule is asked after every quantum, and between two of them something happens to one session
+or two. What the others claim does not depend on the time, but for time that is kept for an action
+to come: until its release, or a little longer than its client is silent.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from services.engine.claims import Standing, claim_of
+from services.engine.expected import Expected
+from services.engine.schedule import Claim, Guard
+from services.engine.session import Session
+
+
+class _Entry(NamedTuple):
+    """A claim, what it was made from, and how long it holds."""
+
+    facts: tuple[object, ...]
+    claim: Claim | None
+    until: float
+
+
+_NOTHING = _Entry((), None, -math.inf)
+
+
+class ClaimBook:
+    """Keeps claims by session, for as long as the session is there."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._entries: WeakKeyDictionary[Session, _Entry] = WeakKeyDictionary()
+
+    def claim(self, session: Session, expected: Expected, now: float) -> Claim | None:
+        """What the session claims now, see `claim_of`."""
+        flight = session.flight
+        # All that can change, and no views of the slot. Compared by identity first: cheap.
+        facts = (
+            session.world,
+            expected,
+            0 if flight is None else flight.quanta_left,
+            0.0 if flight is None else flight.begun_at,
+            session.boundary_by,
+            session.stream is not None,
+            session.room,
+            session.held > 0,
+        )
+        entry = self._entries.get(session, _NOTHING)
+        if now > entry.until or facts != entry.facts:
+            claim = claim_of(session.world, _standing(session, expected), now, self._guard)
+            to_come = claim is not None and claim.prospective and not session.world.pending
+            entry = _Entry(facts, claim, claim.release_at if claim and to_come else math.inf)
+            self._entries[session] = entry
+        return entry.claim
+
+
+def _standing(session: Session, expected: Expected) -> Standing:
+    flight = session.flight
+    return Standing(
+        contract=session.contract,
+        model=session.model,
+        ladder=session.ladder,
+        expected=expected,
+        quanta_left=0 if flight is None else flight.quanta_left,
+        begun_at=0.0 if flight is None else flight.begun_at,
+        boundary_by=session.boundary_by,
+        played=session.stream is not None,
+        room=session.room,
+        held=session.held > 0,
+    )
