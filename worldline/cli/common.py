@@ -38,10 +38,23 @@ DevicesOption = Annotated[
         help="Where the nodes' slots and engines are, in turn, separated by commas: cpu, cuda:0."
     ),
 ]
+ModelsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="MODULE:CLASS,...",
+        help="Models of other packages that every engine serves beside the built-in presets; "
+        "see `worldline check-engine`.",
+    ),
+]
 DirOption = Annotated[
     Path | None,
     typer.Option("--dir", help="Run directory of the local cluster; default: one per user."),
 ]
+
+
+def model_names(models: str) -> tuple[str, ...]:
+    """The names in a `ModelsOption`. Whether they name models, each engine says."""
+    return tuple(name.strip() for name in models.split(",") if name.strip())
 
 
 def run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from worldline.cli.cluster import LocalCluster, OnEvent
-from worldline.cli.common import DevicesOption, JsonOption, run
+from worldline.cli.common import DevicesOption, JsonOption, ModelsOption, model_names, run
 from worldline.cli.film import Film, Take, play_twin
 from worldline.cli.leftovers import Leftovers
 from worldline.cli.moves import print_record
@@ -43,7 +43,10 @@ class Checks:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for the frames.")] = Path("demo-out"),
-    preset: Annotated[str, typer.Option(help="tiny or small.")] = "tiny",
+    preset: Annotated[
+        str, typer.Option(help="tiny, small, or one of --models; its state must fit 64 MiB.")
+    ] = "tiny",
+    models: ModelsOption = "",
     devices: DevicesOption = CPU,
     as_json: JsonOption = False,
 ) -> None:
@@ -56,7 +59,9 @@ def demo(
         began_s = time.monotonic()
         checks, leftovers = Checks(), Leftovers.before()
         say = None if as_json else _say
-        options = ClusterOptions(nodes=len(_NODES), devices=tuple(devices.split(",")))
+        options = ClusterOptions(
+            nodes=len(_NODES), devices=tuple(devices.split(",")), models=model_names(models)
+        )
         cluster = LocalCluster(options, on_event=say)
         await cluster.start()
         try:

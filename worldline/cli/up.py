@@ -10,7 +10,14 @@ from typing import Annotated
 import typer
 
 from worldline.cli.cluster import LocalCluster
-from worldline.cli.common import DevicesOption, DirOption, JsonOption, run
+from worldline.cli.common import (
+    DevicesOption,
+    DirOption,
+    JsonOption,
+    ModelsOption,
+    model_names,
+    run,
+)
 from worldline.cli.cores import share_out, told
 from worldline.cli.output import console, err_console, print_json_line, print_table
 from worldline.cli.parts import ClusterOptions
@@ -40,14 +47,7 @@ def up(
     ] = 64.0,
     threads: Annotated[int, typer.Option(help="Compute threads of each engine.")] = 1,
     devices: DevicesOption = CPU,
-    models: Annotated[
-        str,
-        typer.Option(
-            metavar="MODULE:CLASS,...",
-            help="Models of other packages that every engine serves beside the built-in presets; "
-            "see `worldline check-engine`.",
-        ),
-    ] = "",
+    models: ModelsOption = "",
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Placement's port on loopback; 0: a free one.")
     ] = 7400,
@@ -74,7 +74,7 @@ def up(
             slot_bytes=int(positive(slot_mb, "slot_mb", at_least=1) * (1 << 20)),
             threads=threads,
             devices=given,
-            models=tuple(name.strip() for name in models.split(",") if name.strip()),
+            models=model_names(models),
             port=port,
             log_level=log_level.value,
             metrics=metrics,
