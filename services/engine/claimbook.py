@@ -35,8 +35,10 @@ class ClaimBook:
         self._guard = guard
         self._entries: WeakKeyDictionary[Session, _Entry] = WeakKeyDictionary()
 
-    def claim(self, session: Session, expected: Expected, now: float) -> Claim | None:
-        """What the session claims now, see `claim_of`."""
+    def claim(
+        self, session: Session, expected: Expected, now: float, *, gives: bool = False
+    ) -> Claim | None:
+        """What the session claims now, see `claim_of`; `gives` as in `Standing`."""
         flight = session.flight
         # All that can change, and no views of the slot. Compared by identity first: cheap.
         facts = (
@@ -48,17 +50,18 @@ class ClaimBook:
             session.stream is not None,
             session.room,
             session.held > 0,
+            gives,
         )
         entry = self._entries.get(session, _NOTHING)
         if now > entry.until or facts != entry.facts:
-            claim = claim_of(session.world, _standing(session, expected), now, self._guard)
+            claim = claim_of(session.world, _standing(session, expected, gives), now, self._guard)
             to_come = claim is not None and claim.prospective and not session.world.pending
             entry = _Entry(facts, claim, claim.release_at if claim and to_come else math.inf)
             self._entries[session] = entry
         return entry.claim
 
 
-def _standing(session: Session, expected: Expected) -> Standing:
+def _standing(session: Session, expected: Expected, gives: bool) -> Standing:
     flight = session.flight
     return Standing(
         contract=session.contract,
@@ -71,4 +74,5 @@ def _standing(session: Session, expected: Expected) -> Standing:
         played=session.stream is not None,
         room=session.room,
         held=session.held > 0,
+        gives=gives,
     )

@@ -41,6 +41,8 @@ class Standing:
     room: bool = True
     #: Somebody reads the state at its boundary.
     held: bool = False
+    #: Bulk waits, and the operator lets it have what contracts do not promise.
+    gives: bool = False
 
 
 def claim_of(world: World, standing: Standing, now: float, guard: Guard) -> Claim | None:
@@ -69,6 +71,12 @@ def wave_member(world: World, contract: Contract) -> tuple[str, int] | None:
     if not contract.cohort or world.phase in (Phase.ATTACHED, Phase.CLOSING, Phase.RELEASED):
         return None
     return contract.cohort, world.block_index
+
+
+def bulk_waits(world: World, contract: Contract) -> bool:
+    """Whether it is bulk with a block to do."""
+    has_block = world.mid_block or (world.phase is Phase.RUNNING and bool(world.pending))
+    return contract.service_class is ServiceClass.C3_BULK and has_block
 
 
 def _claim(
@@ -124,6 +132,8 @@ def _prospective(world: World, standing: Standing, quanta: int, now: float) -> C
 def _block_quanta(standing: Standing, pace: Pace, guard: Guard) -> int:
     """Quanta that are kept for a block that has not begun: what it would get alone here."""
     ladder = standing.ladder
-    if ladder is None:
+    if ladder is None or not pace.history.may_degrade:
         return standing.model.quanta_per_block
+    if standing.gives:
+        return ladder.quanta(ladder.floor_steps)
     return ladder.quanta(kept_steps(ladder, pace.period_s, standing.expected, guard))

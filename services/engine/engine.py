@@ -59,6 +59,7 @@ class Engine:
         fingerprint: Fingerprint,
         profiles: Profiles | None = None,
         self_checks: SelfChecks | None = None,
+        degrade_for_bulk: bool = False,
     ) -> None:
         self.fingerprint = fingerprint
         self.profiles = profiles or Profiles(binding=binding_of_process())
@@ -67,7 +68,13 @@ class Engine:
         self.sessions: dict[str, Session] = {}
         self.tombstones = Tombstones()
         self.lease = Lease()
-        self.generation = Generation(self.sessions, worker, self.profiles, lambda: self.lease)
+        self.generation = Generation(
+            self.sessions,
+            worker,
+            self.profiles,
+            lambda: self.lease,
+            degrade_for_bulk=degrade_for_bulk,
+        )
         self._worker = worker
         self._models = models
         self._slots = slots

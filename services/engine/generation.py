@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import structlog
 
 from services.engine import events as ev
 from services.engine.claimbook import ClaimBook
-from services.engine.claims import wave_member
+from services.engine.claims import bulk_waits, wave_member
 from services.engine.flight import Flight
 from services.engine.lease import Lease
 from services.engine.outbox import BlockRecord
@@ -40,12 +41,17 @@ class Generation:
         worker: Worker,
         profiles: Profiles,
         lease: Callable[[], Lease],
+        *,
+        degrade_for_bulk: bool = False,
     ) -> None:
         self._sessions = sessions
         self._worker = worker
         self._profiles = profiles
         self._lease = lease
         self._book = ClaimBook(GUARD)
+        self._degrade_for_bulk = degrade_for_bulk
+        #: What the metrics are still to be told.
+        self._uncounted: list[Callable[[], None]] = []
         #: Notify after anything that may make a world runnable.
         self.wake = Signal()
 
@@ -65,7 +71,14 @@ class Generation:
                     continue
             else:
                 until = min(until, choice.until)
+            self._count_done()
             await wait_for_change(token, max(0.0, until - now))
+
+    def _count_done(self) -> None:
+        """Tell the metrics of what is done and not told yet."""
+        uncounted, self._uncounted = self._uncounted, []
+        for count in uncounted:
+            count()
 
     def _drop_disowned(self, now: float) -> None:
         """End worlds that lost their owner in mid-block; here no quantum of theirs is running."""
@@ -75,13 +88,21 @@ class Generation:
                 session.apply(ev.BlockFailed(ending.error), now)
 
     def _claims(self, now: float) -> list[Claim]:
+        gives = self._gives()
         found = (
-            self._book.claim(session, self._profiles.expected(session.shape), now)
+            self._book.claim(session, self._profiles.expected(session.shape), now, gives=gives)
             for session in self._sessions.values()
             # In doubt it waits: where the directory does not name it, its slot may be another's.
             if session.renewals_missed == 0
         )
         return [claim for claim in found if claim is not None]
+
+    def _gives(self) -> bool:
+        """Whether bulk waits that worlds with a floor go down to it for."""
+        return self._degrade_for_bulk and any(
+            session.room and bulk_waits(session.world, session.contract)
+            for session in self._sessions.values()
+        )
 
     def _wave_members(self) -> Iterator[tuple[str, int]]:
         for session in self._sessions.values():
@@ -102,12 +123,15 @@ class Generation:
         run, memory = flight.run, session.open_memory()
         digest_wanted = session.stream is not None and session.stream.digests_wanted
         tier = session.contract.decode_tier
-        done = await self._worker.run(lambda: advance(run, memory, tier, digest_wanted))
+        passing = self._worker.submit(lambda: advance(run, memory, tier, digest_wanted))
+        # While it is computed nobody waits for what metrics take.
+        self._count_done()
+        done = await passing
         flight.quanta_done += 1
         flight.spent_ms += done.elapsed_ms
         if done.error is None:
             self._learn(session, done)
-            instruments().quantum_ended(session.model.preset, done.elapsed_ms)
+            self._uncounted.append(partial(_count_quantum, session.model.preset, done.elapsed_ms))
         if done.error is not None or done.frames is not None:
             # Nothing here may keep the state's views alive once the world ends with this block.
             session.flight = None
@@ -131,6 +155,7 @@ class Generation:
                 expected=self._profiles.expected(session.shape),
                 guard=GUARD,
                 history=pace.history,
+                gives=self._gives(),
             )
         return session.begin(quality, now)
 
@@ -173,10 +198,14 @@ class Generation:
         quanta = quanta_of(session.model, quality.steps)
         expected_s = self._profiles.expected(session.shape).block_s(quanta)
         session.apply(ev.BlockDone(spent_ms / 1e3, expected_s), now)
-        _count(session.model.preset, record)
+        self._uncounted.append(partial(_count_block, session.model.preset, record))
 
 
-def _count(preset: str, record: BlockRecord) -> None:
+def _count_quantum(preset: str, quantum_ms: float) -> None:
+    instruments().quantum_ended(preset, quantum_ms)
+
+
+def _count_block(preset: str, record: BlockRecord) -> None:
     found = instruments()
     found.block_generated(preset, record.generate_ms)
     if record.quality.degraded:

@@ -12,6 +12,7 @@ from services.engine.schedule import (
     Guard,
     Ladder,
     QualityHistory,
+    Why,
     choose_steps,
     slack_s,
 )
@@ -68,20 +69,31 @@ def choose_quality(
     expected: Expected,
     guard: Guard,
     history: QualityHistory,
+    gives: bool = False,
 ) -> Quality:
     """The quality of the block that `claim` is about to begin, among all `claims` here.
 
     Full, unless the contract has a floor and the block a deadline that all its steps would miss,
     or would make another hard block miss. What then decides is the slack that measured rows leave.
+    `gives`: bulk waits, and the operator lets it have the steps above the floor.
     """
     full = full_quality(model)
     if ladder is None or math.isinf(claim.deadline_at):
         return full
     left_s = slack_s(claim, claims, now, guard)
     even_s = _even(left_s, expected, guard)
-    chosen = choose_steps(ladder, even_s, expected.step_s, guard=guard, history=history)
+    chosen = choose_steps(
+        ladder,
+        even_s,
+        expected.step_s,
+        guard=guard,
+        history=history,
+        give_to_bulk=gives and claim.hard,
+    )
     if not chosen.degraded:
         return full
+    if chosen.why is Why.DEGRADED_FOR_BULK:
+        return Quality(chosen.steps, full.steps, f"{chosen.why}: bulk waits, and the floor is kept")
     wanted_ms = guard.bound_s(expected.block_s(model.quanta_per_block)) * 1e3
     because = (
         f"{chosen.why}: {full.steps} steps take up to {wanted_ms:.1f} ms, "

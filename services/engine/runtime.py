@@ -134,6 +134,7 @@ def build(
         fingerprint=fingerprint,
         profiles=profiles,
         self_checks=SelfChecks(worker),
+        degrade_for_bulk=settings.degrade_for_bulk,
     )
     identity = Identity(
         engine_id=settings.engine_id,

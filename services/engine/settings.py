@@ -36,6 +36,10 @@ class EngineSettings(ServiceSettings):
     numa_node: int | None = Field(
         None, ge=0, le=NUMA_NODE_MAX, description="NUMA node to run on in place of the device's own"
     )
+    degrade_for_bulk: bool = Field(
+        False,
+        description="while bulk waits, worlds whose contract has a quality floor go down to it",
+    )
     placement_address: str = Field(..., description="host:port of placement")
     mover_address: str = Field(..., description="host:port of this node's mover")
     models: Annotated[tuple[str, ...], NoDecode] = Field(

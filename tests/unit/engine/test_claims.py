@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.engine.claims import Standing, claim_of, wave_member
+from services.engine.claims import Standing, bulk_waits, claim_of, wave_member
 from services.engine.core import Pending, Phase, World
 from services.engine.expected import Expected
 from services.engine.model.config import TINY
@@ -225,6 +225,7 @@ def chosen(
     *others: Claim,
     degraded: int = 0,
     expected: Expected = EVEN,
+    gives: bool = False,
 ) -> Any:
     limit = contract.degraded_consecutive_max
     history = QualityHistory(Firm(1, limit + 1) if limit else Firm())
@@ -240,6 +241,7 @@ def chosen(
         expected=expected,
         guard=GUARD,
         history=history,
+        gives=gives,
     )
 
 
@@ -306,6 +308,36 @@ def test_the_last_quantum_of_a_block_has_a_time_of_its_own() -> None:
     # Kept for the next block: as many steps as the period has room for.
     kept = claimed(asked(contract, 1.0), standing(contract, expected=uneven))
     assert kept.left_s == pytest.approx(0.45)
+
+
+def test_an_operator_may_give_bulk_what_contracts_do_not_promise() -> None:
+    contract = contract_of(period_ms=500.0, quality_floor_steps=1, degraded_consecutive_max=2)
+    quality = chosen(contract, 450.0, gives=True)
+    assert (quality.steps, quality.because[:18]) == (1, "DEGRADED_FOR_BULK:")
+    assert chosen(contract, 450.0).steps == 3
+    # Never what they do promise: their limits, and quality where there is no floor.
+    assert chosen(contract, 450.0, gives=True, degraded=2).steps == 3
+    assert chosen(contract_of(period_ms=500.0), 450.0, gives=True).steps == 3
+    planner = contract_of(
+        period_ms=500.0, quality_floor_steps=1, service_class=ServiceClass.C2A_PLANNER
+    )
+    assert chosen(planner, 450.0, gives=True).steps == 3, "whose deadlines bulk never waits for"
+    # And the time that is kept for the next block is that of the floor, or of a whole one.
+    world = idle(contract, anchor_at=10.0)
+    assert claimed(world, standing(contract, gives=True), 10.25).left_s == pytest.approx(0.2)
+    for _ in range(2):
+        world = replace(world, pace=world.pace.begun(degraded=True))
+    assert claimed(world, standing(contract, gives=True), 10.25).left_s == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_which_bulk_waits(phase: Phase) -> None:
+    bulk = contract_of(service_class=BULK)
+    world = replace(asked(bulk, 1.0), phase=phase)
+    waiting = phase in (Phase.RUNNING, Phase.GENERATING, Phase.FREEZING, Phase.CLOSING)
+    assert bulk_waits(world, bulk) == waiting
+    assert not bulk_waits(world, contract_of())
+    assert not bulk_waits(idle(bulk), bulk)
 
 
 def test_a_replay_has_the_steps_of_what_it_replays() -> None:
