@@ -1,10 +1,11 @@
 """World: what an engine author implements, and the values that pass between world and engine.
 
-To add a model, write a class with the members of `WorldModel` and name it in
-`services/engine/model/factory.py`. The engine owns the memory: it allocates what `state_spec`
-describes in a slot and hands the model a tree of views. The model object itself holds weights
-and nothing else, so one object serves every session of its preset. A model that must own the
-memory has the members of `OwnsState` too, one whose sessions branch those of `SplitsNoise`.
+To add a model, write a class with the members of `WorldModel` in a package of your own, and start
+the engine with `--models my_pkg:MyWorld` (docs/engines.md). The engine owns the memory: it
+allocates what `state_spec` describes in a slot and hands the model a tree of views. The model
+object itself holds weights and nothing else, so one object serves every session of its preset. A
+model that must own the memory has the members of `OwnsState` too, one whose sessions branch those
+of `SplitsNoise`.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def named(found: dict[str, Finding], outcome: Outcome) -> set[str]:
     return {name for name, one in found.items() if one.outcome is outcome}
 
 
-@pytest.mark.parametrize("name", ["my_world:MyWorld", "tiny", "Owning"])
+@pytest.mark.parametrize("name", ["my_world:MyWorld", "tiny", "Owning", "Repacking"])
 def test_a_right_engine_holds(name: str, elsewhere: Elsewhere) -> None:
     found = checked(name, elsewhere)
     assert not named(found, Outcome.FAILED), found
@@ -219,3 +219,10 @@ def test_the_command_says_what_cannot_be_loaded() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "MODEL_ATTRIBUTE_MISSING" in done.stderr
     assert "MyWorld" in done.stderr
+
+
+def test_the_page_has_every_check() -> None:
+    page = (EXAMPLES.parent / "docs" / "engines.md").read_text()
+    table = page[page.index("| check |") :]
+    rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| `")]
+    assert rows[: len(CHECKS)] == [f"`{check.name}`" for check in CHECKS]

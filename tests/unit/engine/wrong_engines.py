@@ -18,6 +18,7 @@ from torch import Tensor
 from services.engine.world import Action, Frames, StateTree
 from worldline.errors import CapacityExhausted
 from worldline.state.tree import TensorSpec
+from worldline.state.view import copy_bits
 
 
 class Right(MyWorld):
@@ -269,6 +270,20 @@ class Dying(MyWorld):
         raise AssertionError
 
     def warm(self) -> None: ...
+
+
+class Repacking(MyWorld):
+    """No fault: stands for a library that makes new tensors at every step, and owns them all."""
+
+    preset = "repacking"
+
+    def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
+        theirs = {**state, "window": state["window"].clone()}
+        shown = yield from super().block(theirs, action, steps)
+        theirs["window"] = torch.cat([theirs["window"][:1], theirs["window"][1:]])
+        copy_bits(theirs["window"], state["window"])
+        state["block_index"] = theirs["block_index"]
+        return shown
 
 
 class Owning(MyWorld):
