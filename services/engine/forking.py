@@ -1,8 +1,9 @@
 """Forking: branches of a live world, copied on its own device while it stands at a block boundary.
 
-What is slow is done before the parent is held: slots are taken and mapped. It is then held for one
-copy per branch and one digest of its own state. A copy is proven equal before its noise is split.
-All branches come to life at once, or none does and nothing is left.
+The parent is held for one copy and one digest of its state, however many branches there are: slots
+are taken and mapped before, and the other branches are copied from the first while the parent plays
+on. Each copy is proven equal before its noise is split. All branches come to life at once, or none
+does and nothing is left.
 """
 
 from __future__ import annotations
@@ -133,14 +134,15 @@ class Forking:
                 block_index = parent.world.block_index
                 check_standing(parent.world, order.epoch, block_index)
                 layout = await self._worker.run(source.layout)
-                for seat in seats:
-                    await self._copy(parent, source, layout, seat)
+                await self._copy(parent, source, layout, seats[0])
                 expected = await asyncio.to_thread(source.digests)
                 check_standing(parent.world, order.epoch, block_index)
                 held_ms = (time.monotonic() - held_at) * 1e3
         finally:
             # Whoever waits for the parent's next block was passed over meanwhile.
             self._wake.notify()
+        for seat in seats[1:]:
+            await self._copy(parent, _memory(seats[0]), layout, seat)
         for seat in seats:
             await self._prove(seat, layout, expected)
             if not order.same_noise:
