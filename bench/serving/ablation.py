@@ -59,7 +59,7 @@ ABLATIONS = (
 )
 
 
-def ablation(seeds: Sequence[int], length_s: float, say: Say) -> list[Trials]:
+def ablation(base: Cell, seeds: Sequence[int], say: Say) -> list[Trials]:
     """Table 4's cell with a bulk job that never ends, so that bulk is there all the time."""
-    cell = replace(Cell(), bulk_blocks=None, length_s=length_s)
+    cell = replace(base, bulk_blocks=None)
     return [trials(cell, arm, seeds, say) for arm in ABLATIONS]

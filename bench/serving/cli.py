@@ -14,6 +14,7 @@ import typer
 from bench import facts
 from bench.report import write
 from bench.serving.ablation import ablation
+from bench.serving.cell import FULL_STEPS, Cell
 from bench.serving.cost import BUDGET_US, costs, table
 from bench.serving.figure import draw
 from bench.serving.placement import placement
@@ -42,6 +43,9 @@ def simulate(
     length_s: Annotated[
         float, typer.Option(min=30, help="Simulated seconds of each cell; the paper has 600.")
     ] = 600.0,
+    bulk_steps: Annotated[
+        int, typer.Option(min=1, max=FULL_STEPS, help="Denoising steps of a bulk block.")
+    ] = Cell().bulk_steps,
     json_path: Json = None,
     figure: Annotated[
         Path | None, typer.Option(help="Where a figure goes, .png or .svg (extra `figures`).")
@@ -58,7 +62,7 @@ def simulate(
         raise typer.BadParameter(error.message, param_hint="--figure") from error
     started_at, begun_s = _started_at(), time.monotonic()
     chosen = range(first_seed, first_seed + seeds)
-    findings = _findings(chosen, length_s)
+    findings = _findings(Cell(length_s=length_s, bulk_steps=bulk_steps), chosen)
     print(tables(findings))
     if json_path:
         write(json_path, document(findings, _facts(started_at, list(chosen))))
@@ -89,12 +93,12 @@ def cost(
         raise typer.Exit(1)
 
 
-def _findings(seeds: Sequence[int], length_s: float) -> Findings:
+def _findings(cell: Cell, seeds: Sequence[int]) -> Findings:
     return Findings(
-        table4=table4(seeds, length_s, _say),
-        rungs=rungs(seeds, length_s, _say),
-        placement=placement(seeds, length_s, _say),
-        ablation=ablation(seeds, length_s, _say),
+        table4=table4(cell, seeds, _say),
+        rungs=rungs(cell, seeds, _say),
+        placement=placement(cell, seeds, _say),
+        ablation=ablation(cell, seeds, _say),
     )
 
 

@@ -57,6 +57,7 @@ def _bars(
     axes.set_yticks(list(places), [row.arm for row in rows])
     axes.invert_yaxis()
     axes.set_xlabel(label)
+    axes.locator_params(axis="x", nbins=4)
 
 
 def _draw_rungs(axes: Axes, rungs: Sequence[Rung]) -> None:
@@ -77,13 +78,13 @@ def _draw_rungs(axes: Axes, rungs: Sequence[Rung]) -> None:
     )
     for rung, paper, top in zip(rungs[1:], PAPER_PAYOFFS, knob[1:], strict=True):
         axes.annotate(
-            f"{rung.payoff:.2f}x\n(paper {paper:.2f}x)",
+            f"{rung.payoff:.2f}x\npaper {paper:.2f}x",
             (rung.period_s * 1e3, top),
-            xytext=(0, 7),
+            xytext=(-5, 5),
             textcoords="offset points",
-            ha="center",
+            ha="right",
         )
-    axes.set_ylim(-0.08, max(knob) * 1.3)
+    axes.set_ylim(-0.08, max(knob) * 1.2)
     axes.set_xticks(periods)
     axes.set_xlabel("release period, ms")
     axes.set_ylabel("bulk blocks/s on each device")

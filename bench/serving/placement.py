@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.serving.cell import FULL_STEPS, Cell
-from bench.serving.device import A100_S, A100_WRONG_NUMA_S, RTX_5090_S, Timing
+from bench.serving.device import A100_S, A100_WRONG_NUMA_S, RTX_5090_S
 from bench.serving.policies.table import ARMS, WORLDLINE
 from bench.serving.trials import Say, Trials, trials
 
@@ -31,17 +31,16 @@ PLACEMENTS = (
 )
 
 
-def placement(seeds: Sequence[int], length_s: float, say: Say) -> list[tuple[Placement, Trials]]:
+def placement(base: Cell, seeds: Sequence[int], say: Say) -> list[tuple[Placement, Trials]]:
     """Each of them under the engine's schedule, with a bulk job that never ends."""
     found = []
     for each in PLACEMENTS:
         cell = replace(
-            Cell(),
+            base,
             period_s=each.period_s,
             floor_steps=each.floor_steps,
             bulk_blocks=None,
-            length_s=length_s,
-            timing=replace(Timing(), quantum_s=each.quantum_s),
+            timing=replace(base.timing, quantum_s=each.quantum_s),
         )
         found.append((each, trials(cell, ARMS[WORLDLINE], seeds, say)))
     return found

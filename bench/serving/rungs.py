@@ -46,11 +46,11 @@ class Rung:
         return self.knob.mean("bulk_per_device_s") / without if without else float("inf")
 
 
-def rungs(seeds: Sequence[int], length_s: float, say: Say) -> list[Rung]:
+def rungs(base: Cell, seeds: Sequence[int], say: Say) -> list[Rung]:
     """Every period, with a bulk job that never ends."""
     found = []
     for period_s in PERIODS_S:
-        cell = replace(Cell(), period_s=period_s, bulk_blocks=None, length_s=length_s)
+        cell = replace(base, period_s=period_s, bulk_blocks=None)
         played = [trials(cell, ARMS[name], seeds, say) for name in (GIVES, NO_KNOB, WORLDLINE)]
         found.append(Rung(*played))
     return found

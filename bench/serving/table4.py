@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench.serving.cell import Cell
 from bench.serving.policies.table import ARMS, BLIND, BLIND_LADDER, NO_KNOB, PIN_QUEUE, WORLDLINE
@@ -28,10 +28,9 @@ PAPER: Mapping[str, Paper] = {
 _NOISE_PERCENT = 0.25
 
 
-def table4(seeds: Sequence[int], length_s: float, say: Say) -> list[Trials]:
+def table4(base: Cell, seeds: Sequence[int], say: Say) -> list[Trials]:
     """The paper's three arms, and each factor by itself: blind with a ladder, ours without."""
-    cell = replace(Cell(), length_s=length_s)
-    return [trials(cell, ARMS[name], seeds, say) for name in (*PAPER, BLIND_LADDER, NO_KNOB)]
+    return [trials(base, ARMS[name], seeds, say) for name in (*PAPER, BLIND_LADDER, NO_KNOB)]
 
 
 def order_reproduced(rows: Sequence[Trials]) -> bool:

@@ -18,11 +18,10 @@ in mid-block that somebody waits for does not: it is hard, and due when they wan
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
 
 from services.engine.schedule.claim import Claim
 from services.engine.schedule.guard import Guard, least_slack_s
@@ -92,12 +91,12 @@ def pick(
     if hard is None and not ready.soft and not ready.bulk:
         return Idle(ready.until, ready.why_idle)
     headroom_s = least_slack_s(ready.due, now, guard)
-    soft = _first_that_fits(ready.soft, guard, headroom_s, key=_rank)
+    soft = _first_that_fits(ready.soft, guard, headroom_s)
     if soft is not None and (hard is None or soft.rank < hard.rank):
         return Choice(soft, Band.SOFT, headroom_s)
     if hard is not None:
         return Choice(hard, Band.HARD, headroom_s)
-    bulk = _first_that_fits(ready.bulk, guard, headroom_s, key=_asked_first)
+    bulk = _first_that_fits(ready.bulk, guard, headroom_s)
     if bulk is not None:
         return Choice(bulk, Band.BULK, headroom_s)
     return Idle(ready.until, Wait.GUARDED, headroom_s)
@@ -145,11 +144,9 @@ def _sorted_out(claims: Iterable[Claim], now: float, floors: Mapping[str, int]) 
     return ready
 
 
-def _first_that_fits(
-    claims: list[Claim], guard: Guard, headroom_s: float, key: Callable[[Claim], Any]
-) -> Claim | None:
+def _first_that_fits(claims: list[Claim], guard: Guard, headroom_s: float) -> Claim | None:
     fitting = [claim for claim in claims if guard.allows(claim.quantum_s, headroom_s)]
-    return min(fitting, key=key, default=None)
+    return min(fitting, key=_rank, default=None)
 
 
 def _barred(claim: Claim, floors: Mapping[str, int]) -> bool:

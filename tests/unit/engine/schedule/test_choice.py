@@ -121,6 +121,7 @@ def test_a_block_that_a_freeze_waits_for_gets_through_full_interactive_load() ->
 def test_a_boundary_is_only_waited_for_in_mid_block() -> None:
     between = claim("bulk", C3, boundary_by=0.1, quantum_s=0.3)
     assert not between.hard
+    assert between.due_at == math.inf, "it is at its boundary, and may wait there"
     assert chosen([between, claim("hard", deadline_at=1.0, left_s=0.9)]) == "hard"
 
 
