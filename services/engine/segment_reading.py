@@ -21,7 +21,7 @@ def read_segments(layout: Layout, buffer: torch.Tensor, granule_bytes: int) -> U
         digester = Digester(layout, granule_bytes)
         digester.update(0, digester.granule_count, extent.numpy().data)
         return digester.segment_crcs()
-    index = torch.device(buffer.device).index or 0
+    index = buffer.device.index or 0
     on_device = CudaDigester(layout, index, granule_bytes)
     try:
         run = DeviceBuffer(extent.data_ptr(), layout.extent_bytes, index, extent)

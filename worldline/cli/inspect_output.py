@@ -61,12 +61,7 @@ def summary(inspected: Inspected) -> Iterator[str]:
     yield f"never     {_never(inspection)}"
     yield f"read in   {inspection.read_ms:.1f} ms at most a boundary; the world waited for it"
     if inspected.stopped is not None:
-        yield f"stopped   {stopped_line(inspected.stopped)}"
-
-
-def stopped_line(error: WorldlineError) -> str:
-    """Why an inspection ended early."""
-    return f"{error.reason}: {error.message}"
+        yield f"stopped   {_stopped(inspected.stopped)}"
 
 
 def inspected_jsonable(inspected: Inspected) -> dict[str, Any]:
@@ -97,13 +92,17 @@ def inspected_jsonable(inspected: Inspected) -> dict[str, Any]:
         "steps": [_step_jsonable(step) for step in inspection.steps],
         "groups": [_group_jsonable(group) for group in inspection.groups],
         "heat": trace.heat(_JSON_CELLS, inspection.classification.first_step).tolist(),
-        "stopped": None if inspected.stopped is None else stopped_line(inspected.stopped),
+        "stopped": None if inspected.stopped is None else _stopped(inspected.stopped),
     }
 
 
 def regimes(steps: Sequence[Writes]) -> list[tuple[Regime, list[Writes]]]:
     """Runs of steps that did the same."""
     return [(regime, list(run)) for regime, run in groupby(steps, regime_of)]
+
+
+def _stopped(error: WorldlineError) -> str:
+    return f"{error.reason}: {error.message}"
 
 
 def _never(inspection: Inspection) -> str:

@@ -11,7 +11,7 @@ import typer
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
 from worldline.cli.figures import check_figures, write_figure
 from worldline.cli.heat_figure import draw_heat
-from worldline.cli.inspect_output import inspected_jsonable, print_inspected, stopped_line
+from worldline.cli.inspect_output import inspected_jsonable, print_inspected
 from worldline.cli.output import err_console, exit_status, print_json
 from worldline.cli.quantities import duration_ms, state_bytes
 from worldline.errors import InvalidInput
@@ -59,7 +59,8 @@ def inspect(
     would have to ship again. REWRITTEN is what it changes of the bytes that had
     been written before: 0.000 of an append-only cache, however large the append.
 
-    Exit status 5 when no block was generated in time, or fewer than asked for.
+    What was seen is printed also when it ends early, with the reason; the exit
+    status is then that of the reason: 5 when no block was generated in time.
 
     For example:
     worldline inspect session-1 --boundaries 17 --png heat.png
@@ -89,20 +90,9 @@ def inspect(
             print_json(inspected_jsonable(inspected))
         else:
             print_inspected(inspected)
-        return _status(inspected)
+        return 0 if inspected.stopped is None else exit_status(inspected.stopped)
 
     run(work)
-
-
-def _status(inspected: Inspected) -> int:
-    if inspected.stopped is None:
-        return 0
-    err_console.print(
-        f"worldline: fewer boundaries than asked for: {stopped_line(inspected.stopped)}",
-        markup=False,
-        highlight=False,
-    )
-    return exit_status(inspected.stopped)
 
 
 def _title(inspected: Inspected) -> str:

@@ -115,9 +115,9 @@ def _rewriting(steps: Sequence[Writes], regimes: Sequence[Regime]) -> Classifica
     said = f"{_did(seen)} (at least {REWRITE_MIN:g} is a rewrite)"
     if first:
         before = steps[:first]
-        filled = all(regime is Regime.APPENDS for regime in regimes[:first])
-        kind = "filled it" if filled else "did otherwise"
-        said += f"; {_blocks(before)} {kind}, and changed {_mean_dirty(before):.3f} of all bytes"
+        kinds = sorted(set(regimes[:first]))
+        did = "filled it" if kinds == [Regime.APPENDS] else f"({', '.join(kinds)})"
+        said += f"; before them {_blocks(before)} {did} and changed {_mean_dirty(before):.3f}"
     return Classification(UpdateRule.WINDOW_REWRITE, said, first)
 
 

@@ -86,7 +86,7 @@ def test_a_strip_fills_its_rows_and_no_more(width: int, rows: int) -> None:
 def test_the_screen_says_what_the_trace_showed(printed, width: int, capsys) -> None:
     shown = printed(width, inspected())
     assert "window rewrite: blocks 2 to 5 rewrote 1.000 of what had been written" in shown
-    assert "blocks 0 to 1 filled it" in shown
+    assert "before them blocks 0 to 1 filled it" in shown
     assert "dirty     0.500 of 24.58 kB a block, D = 30.72 kB/s" in shown
     assert "12.29 kB (50.0%) in 1 leaf: the content that the session began with" in shown
     tables, strip_shown = shown.split("the slot, blocks 2 to 5", 1)
