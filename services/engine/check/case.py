@@ -29,6 +29,8 @@ class Reference:
     before: tuple[Seen, ...]
     snapshot: Snapshot
     after: tuple[Seen, ...]
+    #: Where its slot was.
+    address: int
 
 
 class Case:
@@ -45,4 +47,4 @@ class Case:
         with PrivateWorld.opened(self.subject, self.wish.seed) as world:
             before = world.play(self.wish.blocks)
             snapshot = world.snapshot()
-            return Reference(before, snapshot, world.play(self.wish.blocks))
+            return Reference(before, snapshot, world.play(self.wish.blocks), world.address)

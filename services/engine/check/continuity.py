@@ -6,7 +6,7 @@ import torch
 
 from services.engine.check.case import Case
 from services.engine.check.finding import Found, failed, held, listed
-from services.engine.check.private import ELSEWHERE_BYTES, PrivateWorld, first_difference
+from services.engine.check.private import PrivateWorld, first_difference
 from services.engine.memory import Memory
 from worldline.errors import InvariantBroken, WorldlineError
 from worldline.state.codec import layout_from_proto, layout_to_proto
@@ -29,7 +29,8 @@ _DETERMINISM = (
 def repeated(case: Case) -> Found:
     """A second session with the same seed, in this process, at another address."""
     blocks, seed = case.wish.blocks, case.wish.seed
-    with PrivateWorld.opened(case.subject, seed, offset_bytes=ELSEWHERE_BYTES) as world:
+    avoid = case.reference.address
+    with PrivateWorld.opened(case.subject, seed, avoid_address=avoid) as world:
         seen = world.play(blocks)
     found = first_difference(case.subject.layout, case.reference.before, seen)
     if found:
@@ -90,7 +91,8 @@ def unpacked(case: Case) -> Found:
 
 def _goes_on_elsewhere(case: Case) -> Found:
     snapshot, blocks = case.reference.snapshot, case.wish.blocks
-    with PrivateWorld.restored(case.subject, snapshot, offset_bytes=ELSEWHERE_BYTES) as world:
+    avoid = case.reference.address
+    with PrivateWorld.restored(case.subject, snapshot, avoid_address=avoid) as world:
         own = _owns(world.memory)
         seen = world.play(blocks)
     found = first_difference(case.subject.layout, case.reference.after, seen)

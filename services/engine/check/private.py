@@ -22,19 +22,20 @@ from worldline.state.view import copy_bits
 
 #: What a slot that nobody has cleared may hold.
 POISON = 0xA5
-#: Between a buffer's beginning and a slot that shall lie elsewhere: aligned as kernels want it, and
-#: never where a slot at the beginning of a page would be.
-ELSEWHERE_BYTES = 4096 + 64
+#: What kernels want slots aligned to.
+_ALIGNMENT_BYTES = 64
 
 
 class SpoiltSlot(PrivateSlot):
-    """A private slot that holds `fill` in every byte, some bytes into its memory."""
+    """A private slot that holds `fill` in every byte, at any address but the one to avoid."""
 
     def __init__(
-        self, size_bytes: int, device: EngineDevice, *, fill: int, offset_bytes: int
+        self, size_bytes: int, device: EngineDevice, *, fill: int, avoid_address: int
     ) -> None:
-        super().__init__(offset_bytes + size_bytes, device)
-        self._memory = self.buffer().fill_(fill)[offset_bytes:]
+        super().__init__(size_bytes + _ALIGNMENT_BYTES, device)
+        held = self.buffer().fill_(fill)
+        offset_bytes = _ALIGNMENT_BYTES if held.data_ptr() == avoid_address else 0
+        self._memory = held[offset_bytes:][:size_bytes]
         self.size_bytes = size_bytes
 
 
@@ -78,21 +79,21 @@ class Snapshot:
 class PrivateWorld:
     """One session of a subject. `close` gives its tensors back."""
 
-    def __init__(
-        self, subject: Subject, layout: Layout, *, fill: int = 0, offset_bytes: int = 0
-    ) -> None:
+    def __init__(self, subject: Subject, layout: Layout, *, fill: int, avoid_address: int) -> None:
         self.subject = subject
         self.block_index = 0
-        slot = SpoiltSlot(layout.extent_bytes, subject.device, fill=fill, offset_bytes=offset_bytes)
+        slot = SpoiltSlot(
+            layout.extent_bytes, subject.device, fill=fill, avoid_address=avoid_address
+        )
         self.buffer = slot.buffer()
         self.memory: Memory = memory_for(subject.model, slot, layout)
 
     @classmethod
     def opened(
-        cls, subject: Subject, seed: int, *, fill: int = POISON, offset_bytes: int = 0
+        cls, subject: Subject, seed: int, *, fill: int = POISON, avoid_address: int = 0
     ) -> PrivateWorld:
         """A fresh session in a slot that another one has left."""
-        world = cls(subject, subject.layout, fill=fill, offset_bytes=offset_bytes)
+        world = cls(subject, subject.layout, fill=fill, avoid_address=avoid_address)
         world.memory.begin()
         if world.memory.copies:
             _fill(world.state, fill)
@@ -101,14 +102,19 @@ class PrivateWorld:
 
     @classmethod
     def restored(
-        cls, subject: Subject, snapshot: Snapshot, *, offset_bytes: int = 0
+        cls, subject: Subject, snapshot: Snapshot, *, avoid_address: int = 0
     ) -> PrivateWorld:
         """A session that has arrived."""
-        world = cls(subject, snapshot.layout, fill=POISON, offset_bytes=offset_bytes)
+        world = cls(subject, snapshot.layout, fill=POISON, avoid_address=avoid_address)
         world.buffer.copy_(torch.frombuffer(bytearray(snapshot.data), dtype=torch.uint8))
         world.memory.load()
         world.block_index = snapshot.block_index
         return world
+
+    @property
+    def address(self) -> int:
+        """Where the slot begins."""
+        return self.buffer.data_ptr()
 
     @property
     def state(self) -> StateTree:
