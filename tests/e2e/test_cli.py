@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,14 @@ def test_the_demo_holds(tmp_path: Path) -> None:
         assert len(strip.convert("L").getcolors()) > 50, "a strip of one colour shows nothing"
 
 
+def until_no_segment_is_left(before: set[Path]) -> None:
+    """Others' have a name for a moment, while their peers open them; a leftover has it for ever."""
+    deadline_s = time.monotonic() + 60.0
+    while left := set(SHARED_MEMORY.iterdir()) - before:
+        assert time.monotonic() < deadline_s, f"left behind: {sorted(left)}"
+        time.sleep(0.05)
+
+
 @pytest.mark.timeout(900)
 def test_up_and_interrupt_again_and_again_leaves_nothing(short_dir: Path) -> None:
     segments = set(SHARED_MEMORY.iterdir())
@@ -75,7 +84,8 @@ def test_up_and_interrupt_again_and_again_leaves_nothing(short_dir: Path) -> Non
                 for each in child.net_connections()
                 if each.status == psutil.CONN_LISTEN
             }
-            assert len(children) == 6
+            # Two nodes with a mover and an engine each, placement and admission: all serve.
+            assert len(children) >= 6
             assert len(bound) >= 6
             up.send_signal(signal.SIGINT)
             rest, _ = up.communicate(timeout=60)
@@ -85,7 +95,7 @@ def test_up_and_interrupt_again_and_again_leaves_nothing(short_dir: Path) -> Non
             up.communicate(timeout=60)
         assert [child for child in children if child.is_running()] == []
         assert not directory.exists()
-        assert set(SHARED_MEMORY.iterdir()) == segments
+        until_no_segment_is_left(segments)
         # Address and port: another process may hold the same port at another address.
         assert [
             each
