@@ -319,6 +319,8 @@ class Engine:
             return
         event = ev.DetachAsked(move_id, engine_address, epoch, suspended)
         session.apply(event, time.monotonic())
+        # Its cohort waits for it no more.
+        self.generation.wake.notify()
         await self._gone(session)
 
     def lose(self, session: Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from services.engine.carrier import HostCarrier, carrier_for
 from services.engine.core import Phase
+from services.engine.worker import Worker
 from services.engine.world import OwnsState
 from tests.unit.engine.owning import addresses, fresh, grown, make_owning, owning_world, tensors_of
 from tests.unit.engine.support import (
@@ -232,9 +234,13 @@ async def test_a_cancelled_attach_gives_the_tensors_back(source: Harness, target
     slot = await push(source, target, frozen)
     attaching = asyncio.ensure_future(target.ask("Attach", attach_request(frozen, slot)))
     await lending.reached()
+    undoing = asked_of(target.worker)
     attaching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attaching
+    # The engine hears of it later than the client; only what it hears of while it lends counts.
+    async with asyncio.timeout(DEADLINE_S):
+        await undoing.wait()
     lending.let_go()
     async with asyncio.timeout(DEADLINE_S):
         while target.engine._arriving:
@@ -321,6 +327,18 @@ def test_every_stride_and_bit_pattern_is_carried() -> None:
     assert torch.equal(again, expected)
     assert addresses(state) == before
     carrier.close()
+
+
+def asked_of(worker: Worker) -> asyncio.Event:
+    """Set when the worker is asked for anything from now on."""
+    asked, run = asyncio.Event(), worker.run
+
+    def noting(function: Callable[[], Any]) -> Any:
+        asked.set()
+        return run(function)
+
+    worker.run = noting  # type: ignore[method-assign]
+    return asked
 
 
 class Held:
