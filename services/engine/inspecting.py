@@ -3,16 +3,18 @@
 An inspection belongs to the call that asked for it and ends with it; a world that nobody inspects
 does nothing for it. At each boundary the world is held for one digest, as for any reader of its
 slot (`Session.hold`): a block does not begin meanwhile, none is interrupted, and a freeze that
-comes then is granted at once. No more is kept than the digests of the last boundary.
+comes then is granted at once. Of boundaries no more is kept than the digests of the last one, and
+the flags that wait to be sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -31,6 +33,9 @@ from worldline.state.tracer import Tracer
 
 T = TypeVar("T")
 
+#: Boundaries that a slow caller may have waiting, each of two flags a segment.
+WAITING_MAX = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:
@@ -40,6 +45,29 @@ class Begun:
     granule_bytes: int
     epoch: int
     baseline: Baseline
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Boundaries that were read and wait for the caller."""
+
+    waiting: deque[Boundary] = field(default_factory=deque)
+    changed: Signal = field(default_factory=Signal)
+
+    async def add(self, boundary: Boundary, wait_s: float) -> None:
+        """Once there is room.
+
+        Raises:
+            DeadlineExceeded: the caller took none for so long.
+        """
+        while len(self.waiting) >= WAITING_MAX:
+            if not await wait_for_change(self.changed.token(), wait_s):
+                raise DeadlineExceeded(
+                    f"{WAITING_MAX} boundaries wait and none was taken within {wait_s:g} s",
+                    reason="BOUNDARIES_WAITING",
+                )
+        self.waiting.append(boundary)
+        self.changed.notify()
 
 
 class Inspecting:
@@ -76,14 +104,39 @@ class Inspecting:
             session = self._session(order.session_id)
             begun, tracer = await self._begin(session, order)
             yield begun
-            first_at: float | None = None
-            after = -1
-            for _ in range(order.boundaries):
-                await _until(partial(_is_behind, session, after), session, order.wait_s)
-                boundary = await self._boundary(session, begun, tracer, order, first_at)
-                first_at = time.monotonic() if first_at is None else first_at
-                after = boundary.block_index
-                yield boundary
+            seen = _Seen()
+            looking = asyncio.create_task(self._look(session, begun, tracer, order, seen))
+            looking.add_done_callback(lambda _: seen.changed.notify())
+            try:
+                while True:
+                    token = seen.changed.token()
+                    if seen.waiting:
+                        yield seen.waiting.popleft()
+                        seen.changed.notify()
+                    elif looking.done():
+                        looking.result()
+                        return
+                    else:
+                        await wait_for_change(token, order.wait_s)
+            finally:
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
+
+    async def _look(
+        self, session: Session, begun: Begun, tracer: Tracer, order: InspectOrder, seen: _Seen
+    ) -> None:
+        """Read every boundary, however slowly the caller takes them, as long as a few may wait.
+
+        After that boundaries are missed, and the world plays on.
+        """
+        first_at: float | None = None
+        after = -1
+        for _ in range(order.boundaries):
+            await _until(partial(_is_behind, session, after), session, order.wait_s)
+            boundary = await self._boundary(session, begun, tracer, order, first_at)
+            first_at = time.monotonic() - boundary.read_ms / 1e3 if first_at is None else first_at
+            after = boundary.block_index
+            await seen.add(boundary, order.wait_s)
 
     async def _begin(self, session: Session, order: InspectOrder) -> tuple[Begun, Tracer]:
         model, layout = session.model, session.open_memory().topology

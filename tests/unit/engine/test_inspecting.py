@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 from services.engine import baseline
-from services.engine.inspecting import Begun
+from services.engine.inspect_order import inspect_order_from_proto
+from services.engine.inspecting import WAITING_MAX, Begun
 from services.engine.memory import Memory
 from tests.unit.engine.owning import make_owning
 from tests.unit.engine.support import (
@@ -174,6 +176,38 @@ async def test_no_boundary_is_read_in_mid_block(
     monkeypatch.setattr(Memory, "segment_crcs", noted)
     await watched(harness, 3)
     assert seen == [False] * 8
+
+
+async def test_a_slow_caller_misses_no_boundary(harness: Harness) -> None:
+    """Blocks are seen when they end, not when the last ones were sent."""
+    await harness.open()
+    order = inspect_order_from_proto(request(5))
+    async with aclosing(harness.engine.inspecting.run(order)) as inspected:
+        assert isinstance(await anext(inspected), Begun)
+        seen = [await anext(inspected)]
+        async with harness.join(0) as player:
+            await player.joined()
+            await player.play(0, 4)
+        seen += [each async for each in inspected]
+    assert [each.block_index for each in seen if isinstance(each, Boundary)] == [0, 1, 2, 3, 4]
+    assert not harness.engine.inspecting._inspected
+
+
+async def test_a_caller_that_takes_nothing_holds_nobody(harness: Harness) -> None:
+    """A world plays on past the boundaries that wait; those in between are missed, and it shows."""
+    await harness.open()
+    blocks = WAITING_MAX + 3
+    order = inspect_order_from_proto(request(WAITING_MAX + 3))
+    async with aclosing(harness.engine.inspecting.run(order)) as inspected:
+        assert isinstance(await anext(inspected), Begun)
+        seen = [await anext(inspected)]
+        async with harness.join(0) as player:
+            await player.joined()
+            await player.play(0, blocks)
+        seen += [await anext(inspected) for _ in range(WAITING_MAX + 1)]
+    found = [each.block_index for each in seen if isinstance(each, Boundary)]
+    assert found[: WAITING_MAX + 1] == list(range(WAITING_MAX + 1))
+    assert found == sorted(set(found))
 
 
 async def test_without_room_for_a_second_state_zeros_stand_in(

@@ -64,7 +64,7 @@ def traced(layout: Layout, granule: int, states: list[np.ndarray]) -> DirtyTrace
 
 
 @given(histories())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_counted_bytes_are_those_of_the_segments_that_hold_a_changed_byte(
     history: tuple[Layout, int, list[np.ndarray]],
 ) -> None:
@@ -87,7 +87,7 @@ def test_counted_bytes_are_those_of_the_segments_that_hold_a_changed_byte(
 
 
 @given(histories())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_leaves_add_up_to_the_state(history: tuple[Layout, int, list[np.ndarray]]) -> None:
     layout, granule, states = history
     trace = traced(layout, granule, states)
@@ -108,7 +108,7 @@ def test_leaves_add_up_to_the_state(history: tuple[Layout, int, list[np.ndarray]
 
 
 @given(histories())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_never_written_is_exactly_what_kept_its_first_bytes(
     history: tuple[Layout, int, list[np.ndarray]],
 ) -> None:

@@ -39,7 +39,7 @@ def windows(draw: st.DrawFn) -> Window:
 
 
 @given(windows(), GRANULES, st.integers(1, 4))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_a_window_that_rolls_is_rewritten(window: Window, granule: int, blocks: int) -> None:
     before = window.frames // window.step
     inspection = inspection_of(window.trace(blocks, granule, before))
@@ -50,7 +50,7 @@ def test_a_window_that_rolls_is_rewritten(window: Window, granule: int, blocks: 
 
 
 @given(windows(), GRANULES)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_a_window_is_filling_until_it_is_full(window: Window, granule: int) -> None:
     fill = window.frames // window.step
     inspection = inspection_of(window.trace(fill, granule))
@@ -60,7 +60,7 @@ def test_a_window_is_filling_until_it_is_full(window: Window, granule: int) -> N
 
 
 @given(windows(), GRANULES, st.integers(1, 3))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_a_trace_with_both_regimes_says_where_it_turned(
     window: Window, granule: int, rolls: int
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_trace_with_both_regimes_says_where_it_turned(
     granule=GRANULES,
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_an_append_only_cache_rewrites_nothing_at_any_granule(
     heads: int, token_bytes: int, prompt: int, blocks: int, granule: int, seed: int
 ) -> None:
@@ -109,7 +109,7 @@ def test_an_append_only_cache_rewrites_nothing_at_any_granule(
     granule=GRANULES,
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_a_bank_is_written_now_and_then_and_selected_from_always(
     frames: int, written: int, every: int, granule: int, seed: int
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_bank_is_written_now_and_then_and_selected_from_always(
 
 
 @given(share=st.floats(0.12, 0.4), granule=GRANULES)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_a_state_of_which_a_part_is_rewritten_is_of_no_known_rule(
     share: float, granule: int
 ) -> None:
