@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.e2e.conftest import PATIENT, SEED, SLOTS, make_stage, make_twin
-from tests.oracles import bounded, play, script, signature, until
+from tests.oracles import BOUND_S, bounded, play, script, signature, until
 from worldline.cli.cluster import LocalCluster
 from worldline.errors import NotFound, WorldlineError
 from worldline.sdk import Client, Rejected, Session
@@ -114,7 +114,7 @@ async def test_placement_is_killed_in_mid_fork(faulty_cluster: LocalCluster) -> 
                 signature(block) for block in twin[2:]
             ]
             await one.close()
-        await until(lambda: free_slots(client, SLOTS))
+        await until(lambda: free_slots(client, SLOTS), BOUND_S)
 
 
 async def test_the_engine_is_killed_in_mid_fork(faulty_cluster: LocalCluster) -> None:
@@ -134,4 +134,4 @@ async def test_the_engine_is_killed_in_mid_fork(faulty_cluster: LocalCluster) ->
         await until(lambda: branches(client, session, "closed", 0))
         assert (await session.refresh()).state == "lost"
         await session.close()
-        await until(lambda: free_slots(client, SLOTS))
+        await until(lambda: free_slots(client, SLOTS), BOUND_S)
