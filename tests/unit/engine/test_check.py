@@ -105,6 +105,7 @@ def test_a_fault_is_found(name: str, failing: set[str], said: str, elsewhere: El
         ("NoTree", "state-spec", "seen"),
         ("OtherTree", "state-spec", "another tree"),
         ("HalfWritten", "initialise", "window"),
+        ("OwningHalfWritten", "initialise", "window"),
         ("Replacing", "in-place", "window"),
         ("BadFrames", "frames", "12288 bytes for frames of 15360"),
         ("NoFrames", "frames", "bytes"),

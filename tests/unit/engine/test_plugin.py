@@ -18,6 +18,8 @@ from services.engine.pluginname import plugin_names
 from services.engine.settings import EngineSettings
 from services.engine.worker import Worker
 from tests.unit.engine.support import PrivateState, script
+from worldline.cli.common import model_names
+from worldline.cli.parts import Addresses, ClusterOptions
 from worldline.errors import InvalidInput
 
 CPU = torch.device("cpu")
@@ -181,6 +183,15 @@ def test_names_in_a_setting() -> None:
     assert EngineSettings(**given).models == ("a.b:C", "d:E")
     with pytest.raises(ValueError, match="module:attribute"):
         EngineSettings(**given | {"models": "a.b"})
+
+
+def test_a_clusters_engines_are_told() -> None:
+    options = ClusterOptions(nodes=1, models=model_names(" a.b:C , d:E,"))
+    told = options.engine_spec(Addresses(), "node-1").variables["models"]
+    assert plugin_names(told) == ("a.b:C", "d:E")
+    assert (
+        plugin_names(ClusterOptions().engine_spec(Addresses(), "node-1").variables["models"]) == ()
+    )
 
 
 def test_settings_are_read_without_torch() -> None:

@@ -323,6 +323,15 @@ class OwningOne(Owning):
     sets = 1
 
 
+class OwningHalfWritten(Owning):
+    """Leaves what its tensors held when they were lent."""
+
+    preset = "owning-half-written"
+
+    def initialise(self, state: StateTree, seed: int) -> None:
+        HalfWritten.initialise(self, state, seed)  # type: ignore[arg-type]
+
+
 class OwningForgetful(Owning):
     """Keeps the noise of a session on the object, beside tensors of its own."""
 
