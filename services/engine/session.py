@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from services.engine import events as ev
-from services.engine.core import World, decide
+from services.engine.core import Phase, World, decide
 from services.engine.flight import Flight
 from services.engine.memory import Memory
 from services.engine.outbox import Outbox
@@ -26,6 +26,9 @@ from worldline.telemetry import ActiveSpan, current_span, no_span
 from worldline.v1 import move_pb2
 
 _log = structlog.get_logger(__name__)
+
+#: Between these a world goes to and fro with every block: nothing that a log tells by itself.
+_EVERY_BLOCK = frozenset({Phase.RUNNING, Phase.GENERATING})
 
 #: A boundary that somebody waits for is wanted within this, a third of what they wait at most; or
 #: within the contract's horizon where that is shorter.
@@ -92,7 +95,9 @@ class Session:
         """Feed the core; returns the effects that are left to the runtime."""
         decision = decide(self.world, event, now)
         if decision.world.phase is not self.world.phase:
-            _log.info(
+            between_blocks = {decision.world.phase, self.world.phase} == _EVERY_BLOCK
+            log = _log.debug if between_blocks else _log.info
+            log(
                 "world.phase",
                 session_id=self.session_id,
                 phase=str(decision.world.phase),

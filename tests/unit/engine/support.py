@@ -297,7 +297,7 @@ class Harness:
     @contextmanager
     def held_quanta(self) -> Iterator[None]:
         """Inside, a quantum that has begun does not end."""
-        may_end, run = threading.Event(), self.worker.run
+        may_end, submit = threading.Event(), self.worker.submit
 
         def held(function: Callable[[], Any]) -> Any:
             def work() -> Any:
@@ -305,13 +305,13 @@ class Harness:
                 assert may_end.wait(DEADLINE_S)
                 return result
 
-            return run(work)
+            return submit(work)
 
-        self.worker.run = held  # type: ignore[method-assign]
+        self.worker.submit = held  # type: ignore[method-assign]
         try:
             yield
         finally:
-            del self.worker.run
+            del self.worker.submit
             may_end.set()
 
     def join(self, next_block_index: int, session_id: str = "s1", **wants: bool) -> Player:
