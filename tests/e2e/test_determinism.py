@@ -7,25 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from tests.e2e.conftest import PATIENT, SEED
+from tests.e2e.conftest import PATIENT, ROOT, SEED
 from tests.oracles import bounded, play, script
 from worldline.cli.cluster import LocalCluster
 from worldline.cli.parts import ClusterOptions, NodeOptions
 from worldline.contract import Contract, DeterminismTier, ServiceClass
 from worldline.errors import Conflict, InvalidInput
 from worldline.recording import ReplayWish, compare_runs, read_run, record, replay
-from worldline.sdk import Action, Client, MovePhase, Session
+from worldline.sdk import Action, Client, MovePhase, Rejected, Session
 from worldline.state.manifest import Fingerprint
 from worldline.state.remedies import remedies
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 BLOCKS = 6
+LENIENT = replace(PATIENT, tier_drop_allowed=True)
 C4 = Contract(ServiceClass.C4_REPLAY, horizon_ms=60_000)
 T1 = DeterminismTier.T1_SCHEDULE_STABLE
 #: Of the second node: other kernels of the same CPU.
 OTHERWISE = NodeOptions(env={"ATEN_CPU_CAPABILITY": "default"})
+#: Of the third: a model that counts on its object.
+UNSTEADY = NodeOptions(engine_entry="tests.e2e.unsteady_engine:main", env={"PYTHONPATH": str(ROOT)})
 
 
 async def moving(session: Session, count: int, start: int = 0) -> AsyncIterator[Action]:
@@ -97,15 +101,37 @@ async def test_another_player_is_noticed(client: Client, tmp_path: Path) -> None
     assert len(read_run(tmp_path / "one").blocks) == 2
 
 
-async def test_an_unequal_node_is_found_refused_at_t0_and_taken_at_t1(tmp_path: Path) -> None:
-    options = ClusterOptions(slots=4, slot_bytes=16 << 20, node_options={"node-2": OTHERWISE})
-    lenient = replace(PATIENT, tier_drop_allowed=True)
-    async with (
-        bounded(300),
-        LocalCluster(options) as cluster,
-        Client(cluster.placement_address) as client,
-    ):
-        here, there = [node.engines[0] for node in await client.nodes()]
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def uneven() -> AsyncIterator[Client]:
+    """Three nodes, none like another."""
+    nodes = {"node-2": OTHERWISE, "node-3": UNSTEADY}
+    options = ClusterOptions(nodes=3, slots=4, slot_bytes=16 << 20, node_options=nodes)
+    async with LocalCluster(options) as cluster, Client(cluster.placement_address) as connected:
+        yield connected
+
+
+async def test_a_preset_that_differs_from_itself_is_found_and_opened_at_t1_alone(
+    uneven: Client,
+) -> None:
+    client = uneven
+    async with bounded():
+        with pytest.raises(Rejected) as refused:
+            await client.open("tiny", seed=SEED, contract=PATIENT, node="node-3")
+        assert refused.value.reason == "NOT_DETERMINISTIC"
+        async with await client.open("tiny", seed=SEED, contract=LENIENT, node="node-3") as session:
+            assert session.info.contract.determinism_tier is T1
+            assert len(await play(session, 0, 1)) == 1
+        engines = [node.engines[0] for node in await client.nodes()]
+        assert engines[2].differing == ("tiny",)
+        assert engines[0].differing == ()
+
+
+async def test_an_unequal_node_is_found_refused_at_t0_and_taken_at_t1(
+    uneven: Client, tmp_path: Path
+) -> None:
+    client = uneven
+    async with bounded(300):
+        here, there = [node.engines[0] for node in await client.nodes()][:2]
         facts = (Fingerprint.of(here.facts), Fingerprint.of(there.facts))
         assert "start both engines with the same numerics environment" in remedies(*facts)
         async with await client.open("tiny", seed=SEED, contract=PATIENT, node="node-1") as exact:
@@ -117,12 +143,12 @@ async def test_an_unequal_node_is_found_refused_at_t0_and_taken_at_t1(tmp_path: 
             assert "ATEN_CPU_CAPABILITY=default" in refused.verdict.explanation
             assert "To make them equal" in refused.verdict.explanation
             await play(exact, 2, 1)
-        async with await client.open("tiny", seed=SEED, contract=lenient, node="node-1") as session:
+        async with await client.open("tiny", seed=SEED, contract=LENIENT, node="node-1") as session:
             await play(session, 0, 1)
             moved = await session.move("node-2")
             moved.raise_unless_committed()
             assert moved.tier_dropped
-            (listed,) = await client.sessions()
+            listed = await session.refresh()
             assert (listed.node_id, listed.contract.determinism_tier) == ("node-2", T1)
             await play(session, 1, 1)
         with pytest.raises(Conflict, match="--tier t1") as unequal:
@@ -136,5 +162,5 @@ async def test_an_unequal_node_is_found_refused_at_t0_and_taken_at_t1(tmp_path: 
             assert loose.difference.block_index in (None, 0)
             assert loose.difference.leaf in {leaf.path for leaf in made.header.layout.tensors}
             assert loose.difference.granule is not None
-        # Each engine has seen whether its own blocks repeat.
-        assert [node.engines[0].differing for node in await client.nodes()] == [(), ()]
+        # Both have seen that their own blocks repeat.
+        assert [node.engines[0].differing for node in await client.nodes()][:2] == [(), ()]
