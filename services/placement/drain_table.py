@@ -50,7 +50,8 @@ def sessions_on(db: sqlite3.Connection, node_ids: Collection[str]) -> list[Sessi
     marks = ", ".join("?" for _ in node_ids)
     rows = db.execute(
         "SELECT session_id, owner, owner_incarnation, node_id, epoch, state, contract, world, slot,"  # noqa: S608 - no input in it
-        " x'' AS layout, topology_hash, extent_bytes, idempotency_key, parked FROM sessions"
+        " x'' AS layout, topology_hash, extent_bytes, idempotency_key, parked, forked_from"
+        " FROM sessions"
         f" WHERE node_id IN ({marks}) AND state <> '{SessionState.CLOSED.value}'"
         " ORDER BY session_id",
         tuple(node_ids),
