@@ -105,6 +105,8 @@ def _decider(sessions: int, seed: int) -> Callable[[float], None]:
             arrived_at=release_at,
             quantum_s=_QUANTUM_S,
             left_s=4 * _QUANTUM_S,
+            period_s=0.0 if bulk else _PERIOD_S,
+            block_s=4 * _QUANTUM_S,
         )
 
     def decide(now: float) -> None:

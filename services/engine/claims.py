@@ -52,17 +52,24 @@ def claim_of(world: World, standing: Standing, now: float, guard: Guard) -> Clai
     Between blocks it needs an action, room in its outbox and nobody who holds it for reading.
     """
     pace = world.pace
+    quanta = _block_quanta(standing, pace, guard)
     if world.mid_block and pace.release is not None:
-        boundary_by, begun_at = standing.boundary_by, standing.begun_at
         return _claim(
-            world, standing, standing.quanta_left, begun_at, mid_block=True, boundary_by=boundary_by
+            world,
+            standing,
+            standing.quanta_left,
+            standing.begun_at,
+            block_quanta=quanta,
+            mid_block=True,
+            boundary_by=standing.boundary_by,
         )
     if world.phase is not Phase.RUNNING or not standing.room:
         return None
-    quanta = _block_quanta(standing, pace, guard)
     if world.pending and pace.release is not None:
         arrived_at = world.pending[0].arrived_at
-        return _claim(world, standing, quanta, arrived_at, prospective=standing.held)
+        return _claim(
+            world, standing, quanta, arrived_at, block_quanta=quanta, prospective=standing.held
+        )
     return _prospective(world, standing, quanta, now)
 
 
@@ -85,6 +92,7 @@ def _claim(
     quanta: int,
     arrived_at: float,
     *,
+    block_quanta: int,
     mid_block: bool = False,
     prospective: bool = False,
     boundary_by: float = math.inf,
@@ -102,6 +110,8 @@ def _claim(
         left_s=standing.expected.block_s(quanta),
         block_index=world.block_index,
         wave_id=contract.cohort,
+        period_s=pace.period_s if pace.has_deadline else 0.0,
+        block_s=standing.expected.block_s(block_quanta),
         boundary_by=boundary_by,
         prospective=prospective,
     )
@@ -124,6 +134,8 @@ def _prospective(world: World, standing: Standing, quanta: int, now: float) -> C
         arrived_at=point,
         quantum_s=standing.expected.next_s(quanta),
         left_s=standing.expected.block_s(quanta),
+        period_s=grid.period_s,
+        block_s=standing.expected.block_s(quanta),
         block_index=world.block_index,
         prospective=True,
     )

@@ -76,12 +76,15 @@ class Worldline:
             mid_block=session.mid_block,
             quantum_s=session.quantum_s,
             left_s=self._quanta_left(session, gives) * session.quantum_s,
+            period_s=terms.period_s,
+            block_s=self._block_quanta(session, gives) * session.quantum_s,
             block_index=session.block_index,
         )
 
     def _quanta_left(self, session: Session, gives: bool) -> int:
-        if session.mid_block:
-            return session.quanta_left
+        return session.quanta_left if session.mid_block else self._block_quanta(session, gives)
+
+    def _block_quanta(self, session: Session, gives: bool) -> int:
         ladder = self._ladder(session)
         if gives and session.history.may_degrade:
             return ladder.quanta(ladder.floor_steps)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from services.engine.schedule.claim import Claim
+from services.engine.schedule.claim import Claim, Demand
 from services.engine.schedule.guard import Guard, least_slack_s
 from worldline.contract import ServiceClass
 
@@ -90,7 +90,7 @@ def pick(
         return Choice(hard, Band.HARD)
     if hard is None and not ready.soft and not ready.bulk:
         return Idle(ready.until, ready.why_idle)
-    headroom_s = least_slack_s(ready.due, now, guard)
+    headroom_s = least_slack_s(ready.demands, now, guard)
     soft = _first_that_fits(ready.soft, guard, headroom_s)
     if soft is not None and (hard is None or soft.rank < hard.rank):
         return Choice(soft, Band.SOFT, headroom_s)
@@ -109,8 +109,8 @@ class _Ready:
     hard: list[Claim] = field(default_factory=list)
     soft: list[Claim] = field(default_factory=list)
     bulk: list[Claim] = field(default_factory=list)
-    #: Deadline and expected work of all hard claims, released or not.
-    due: list[tuple[float, float]] = field(default_factory=list)
+    #: Of all hard claims, released or not.
+    demands: list[Demand] = field(default_factory=list)
     until: float = math.inf
     why_idle: Wait = Wait.NO_WORK
 
@@ -122,7 +122,7 @@ def _sorted_out(claims: Iterable[Claim], now: float, floors: Mapping[str, int]) 
     for claim in claims:
         hard = claim.hard
         if hard:
-            ready.due.append((claim.due_at, claim.left_s))
+            ready.demands.append(claim.demand)
         if claim.release_at > now:
             ready.until = min(ready.until, claim.release_at)
             if ready.why_idle is Wait.NO_WORK:

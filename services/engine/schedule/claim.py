@@ -8,6 +8,15 @@ from typing import NamedTuple
 from worldline.contract import ServiceClass
 
 
+class Demand(NamedTuple):
+    """Seconds of the device that are due at a deadline, and at every one a period later."""
+
+    due_at: float
+    left_s: float
+    period_s: float = 0.0
+    block_s: float = 0.0
+
+
 class Claim(NamedTuple):
     """What the schedule knows of a session that has work, or soon will.
 
@@ -30,6 +39,10 @@ class Claim(NamedTuple):
     quantum_s: float = 0.0
     #: Expected seconds of all quanta that the block still needs, the next one among them.
     left_s: float = 0.0
+    #: From one of its deadlines to the next, and expected seconds of each block after this one;
+    #: a period of 0 where nothing is known of what comes after.
+    period_s: float = 0.0
+    block_s: float = 0.0
     #: The block that the claim is for.
     block_index: int = 0
     #: The cohort that a C2b session keeps step with; empty for none.
@@ -53,6 +66,11 @@ class Claim(NamedTuple):
     def due_at(self) -> float:
         """The deadline that it is ordered by."""
         return min(self.deadline_at, self.boundary_by) if self.mid_block else self.deadline_at
+
+    @property
+    def demand(self) -> Demand:
+        """What a hard claim asks of the device."""
+        return Demand(self.due_at, self.left_s, self.period_s, self.block_s)
 
     @property
     def rank(self) -> tuple[float, float, str]:

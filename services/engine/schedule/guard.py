@@ -11,11 +11,15 @@ beyond the release where the block could start late and still be in time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from services.engine.schedule.claim import Claim
+from services.engine.schedule.claim import Claim, Demand
 from worldline.errors import InvalidInput
+
+#: Blocks of one session that are looked ahead, so that a short period beside a long one stays
+#: cheap.
+BLOCKS_AHEAD_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,36 +61,52 @@ def headroom_s(claims: Iterable[Claim], now: float, guard: Guard) -> float:
     """How long the device could stand still and no hard block be late; negative where one will be.
 
     For every deadline: the time until it, less everything due by then. Blocks that are not
-    released yet count in full, since what starts now may end after their release. Infinite
-    without hard claims.
+    released yet count in full, since what starts now may end after their release; so do the
+    blocks that follow them. Infinite without hard claims.
     """
-    return least_slack_s([(each.due_at, each.left_s) for each in claims if each.hard], now, guard)
+    return least_slack_s([claim.demand for claim in claims if claim.hard], now, guard)
 
 
 def slack_s(claim: Claim, claims: Iterable[Claim], now: float, guard: Guard) -> float:
     """How long the block of `claim` may take, all in all, so that no hard block is late for it.
 
     Its own deadline bounds it, less what is due before; and every later deadline less what is due
-    by then. `claim` itself is left out of what is due. A soft deadline bounds nobody else.
+    by then. `claim` itself is left out of what is due, the blocks after it are not. A soft deadline
+    bounds nobody else.
     """
-    others = [
-        (other.due_at, other.left_s)
-        for other in claims
-        if other.hard and other.session_id != claim.session_id
+    demands = [
+        other.demand for other in claims if other.hard and other.session_id != claim.session_id
     ]
-    return least_slack_s([*others, (claim.due_at, 0.0)], now, guard, since=claim.due_at)
+    demands.append(claim.demand._replace(left_s=0.0))
+    return least_slack_s(demands, now, guard, since=claim.due_at)
 
 
 def least_slack_s(
-    due: list[tuple[float, float]], now: float, guard: Guard, since: float = -math.inf
+    demands: Sequence[Demand], now: float, guard: Guard, since: float = -math.inf
 ) -> float:
-    """The least, over all deadlines from `since` on, of the time left less what is due by then.
-
-    `due` has a deadline and expected seconds for every hard block.
-    """
+    """The least, over all deadlines from `since` on, of the time left less what is due by then."""
+    share, handover_s = 1 + guard.overrun, guard.handover_s
     least, end = math.inf, now
-    for due_at, left_s in sorted(due):
-        end += guard.bound_s(left_s)
-        if due_at >= since:
-            least = min(least, due_at - end)
+    for due_at, left_s in _by_deadline(demands):
+        if left_s > 0:
+            end += left_s * share + handover_s
+        if due_at >= since and due_at - end < least:
+            least = due_at - end
     return least
+
+
+def _by_deadline(demands: Sequence[Demand]) -> list[tuple[float, float]]:
+    """Deadlines and what is due at each, those of following blocks among them.
+
+    They are followed for one of the longest periods after the last deadline: sessions of unlike
+    periods ask for more together there than by any first deadline.
+    """
+    due = [(each.due_at, each.left_s) for each in demands]
+    periodic = [each for each in demands if each.period_s > 0 and each.due_at < math.inf]
+    if len(periodic) > 1:
+        until = max(each.due_at for each in periodic) + max(each.period_s for each in periodic)
+        for due_at, _, period_s, block_s in periodic:
+            count = int(min(BLOCKS_AHEAD_MAX, (until - due_at) / period_s))
+            due += [(due_at + number * period_s, block_s) for number in range(1, count + 1)]
+    due.sort()
+    return due

@@ -178,6 +178,10 @@ claims_of_all_classes = st.lists(
         left_s=st.floats(0, 4),
         boundary_by=st.one_of(times, st.just(math.inf)),
         prospective=st.booleans(),
+        period_s=st.one_of(st.just(0.0), st.floats(1e-9, 3)),
+        block_s=st.floats(0, 2),
+        block_index=st.just(0),
+        wave_id=st.just(""),
     ),
     max_size=12,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.engine.schedule.choice import Band, Idle, pick
@@ -156,6 +156,53 @@ def test_bulk_beside_many_hard_sessions_makes_none_late(
     jobs: list[tuple[int, int, int]], bulk_ticks: int
 ) -> None:
     assert _play(jobs, bulk_ticks)[0] == _feasible(jobs)
+
+
+sessions_in_ticks = st.lists(
+    st.tuples(st.sampled_from([4, 5, 6, 8, 10, 12, 20]), st.integers(1, 8), st.integers(0, 20)),
+    min_size=1,
+    max_size=4,
+).filter(lambda sessions: sum(work / period for period, work, _ in sessions) <= 0.95)
+
+
+def _blocks_late(sessions: list[tuple[int, int, int]], bulk_ticks: int) -> int:
+    """Sessions with periods, quanta of one tick; how many blocks of them were late."""
+    released = [offset for _, _, offset in sessions]
+    left = [work for _, work, _ in sessions]
+    now, late = 0.0, 0
+    while now < 200:
+        claims = [
+            claim(
+                str(n), C1, released[n], released[n] + period, released[n],
+                mid_block=left[n] < work, quantum_s=1.0, left_s=float(left[n]),
+                period_s=float(period), block_s=float(work),
+            )
+            for n, (period, work, _) in enumerate(sessions)
+        ]  # fmt: skip
+        if bulk_ticks:
+            claims.append(claim("bulk", C3, quantum_s=float(bulk_ticks)))
+        choice = pick(claims, now, guard=EXACT)
+        if isinstance(choice, Idle):
+            now = choice.until
+            continue
+        now += choice.claim.quantum_s
+        if choice.band is Band.BULK:
+            continue
+        n = int(choice.session_id)
+        left[n] -= 1
+        if left[n] == 0:
+            late += now > released[n] + sessions[n][0]
+            released[n], left[n] = released[n] + sessions[n][0], sessions[n][1]
+    return late
+
+
+@given(sessions_in_ticks, st.integers(1, 6))
+@example([(4, 1, 3), (8, 4, 3)], 1)
+def test_bulk_beside_unlike_periods_makes_no_block_late(
+    sessions: list[tuple[int, int, int]], bulk_ticks: int
+) -> None:
+    """A short period asks several times before a long one's deadline: all of them count."""
+    assert _blocks_late(sessions, bulk_ticks) <= _blocks_late(sessions, 0)
 
 
 def test_bulk_is_not_held_back_for_nothing() -> None:
