@@ -67,7 +67,7 @@ class Generation:
             if isinstance(choice, Choice):
                 session = self._sessions[choice.session_id]
                 if self._allowed(session, now):
-                    await self._quantum(session, choice.claim, claims)
+                    await self._quanta(session, choice.claim, claims)
                     continue
             else:
                 until = min(until, choice.until)
@@ -116,28 +116,44 @@ class Generation:
         expected_s = self._profiles.quantum_s(session.shape)
         return lease.holds(now, min(expected_s, lease.lease_s / 2))
 
-    async def _quantum(self, session: Session, claim: Claim, claims: list[Claim]) -> None:
+    async def _quanta(self, session: Session, claim: Claim, claims: list[Claim]) -> None:
+        """A quantum, and those of its block that follow while nobody else claims any: the choice
+        would be the same, so the next is begun before the last is reckoned.
+        """
         flight = session.flight
         if flight is None or not session.world.mid_block:
             flight = self._begin(session, claim, claims)
-        run, memory = flight.run, session.open_memory()
-        digest_wanted = session.stream is not None and session.stream.digests_wanted
-        tier = session.contract.decode_tier
-        passing = self._worker.submit(lambda: advance(run, memory, tier, digest_wanted))
+        passing = self._worker.submit(_pass_of(session, flight))
         # While it is computed nobody waits for what metrics take.
         self._count_done()
-        done = await passing
+        while True:
+            done = await passing
+            goes_on = not done.over and self._is_alone(session)
+            if goes_on:
+                passing = self._worker.submit(_pass_of(session, flight))
+            self._reckon(session, flight, done)
+            if not goes_on:
+                break
+        if done.over:
+            # Nothing here may keep the state's views alive once the world ends with this block.
+            session.flight = None
+            quality, spent_ms = flight.quality, flight.spent_ms
+            del flight
+            self._block_over(session, done, quality, spent_ms)
+
+    def _is_alone(self, session: Session) -> bool:
+        """Whether a world in mid-block would be chosen again because there is no other claim."""
+        now = time.monotonic()
+        if session.world.disowned or not self._allowed(session, now):
+            return False
+        return [claim.session_id for claim in self._claims(now)] == [session.session_id]
+
+    def _reckon(self, session: Session, flight: Flight, done: Quantum) -> None:
         flight.quanta_done += 1
         flight.spent_ms += done.elapsed_ms
         if done.error is None:
             self._learn(session, done)
             self._uncounted.append(partial(_count_quantum, session.model.preset, done.elapsed_ms))
-        if done.error is not None or done.frames is not None:
-            # Nothing here may keep the state's views alive once the world ends with this block.
-            session.flight = None
-            quality, spent_ms = flight.quality, flight.spent_ms
-            del flight, run, memory
-            self._block_over(session, done, quality, spent_ms)
 
     def _begin(self, session: Session, claim: Claim, claims: list[Claim]) -> Flight:
         now = time.monotonic()
@@ -199,6 +215,13 @@ class Generation:
         expected_s = self._profiles.expected(session.shape).block_s(quanta)
         session.apply(ev.BlockDone(spent_ms / 1e3, expected_s), now)
         self._uncounted.append(partial(_count_block, session.model.preset, record))
+
+
+def _pass_of(session: Session, flight: Flight) -> Callable[[], Quantum]:
+    """The next pass of a block, for the worker; what its stream wants is asked each time."""
+    digest_wanted = session.stream is not None and session.stream.digests_wanted
+    tier = session.contract.decode_tier
+    return partial(advance, flight.run, session.open_memory(), tier, digest_wanted)
 
 
 def _count_quantum(preset: str, quantum_ms: float) -> None:

@@ -25,6 +25,11 @@ class Quantum:
     state_digest: int | None = None
     error: WorldlineError | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether it was the last of its block, for good or ill."""
+        return self.frames is not None or self.error is not None
+
 
 def advance(
     run: Generator[None, None, Frames], memory: Memory, tier: DecodeTier, digest_wanted: bool
