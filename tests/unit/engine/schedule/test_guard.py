@@ -197,7 +197,8 @@ def _blocks_late(sessions: list[tuple[int, int, int]], bulk_ticks: int) -> int:
 
 
 @given(sessions_in_ticks, st.integers(1, 6))
-@example([(4, 1, 3), (8, 4, 3)], 1)
+@example([(10, 4, 1), (6, 3, 15)], 6)
+@example([(4, 1, 6), (10, 5, 11)], 6)
 def test_bulk_beside_unlike_periods_makes_no_block_late(
     sessions: list[tuple[int, int, int]], bulk_ticks: int
 ) -> None:
