@@ -28,6 +28,8 @@ RETRY_AFTER_MS = 1_000
 TARGETS_MAX = 16
 #: Of why each candidate will not do, so much is put into words.
 REFUSALS_SHOWN_MAX = 5
+#: What a T0 session may do about a target that is not exact.
+_OFFER = ", unless its contract lets it drop to T1 (tier_drop_allowed)"
 
 
 class Candidate(NamedTuple):
@@ -317,14 +319,16 @@ def _not_deterministic(one: Candidate, preset: str) -> _No:
         RejectReason.NOT_DETERMINISTIC,
         lambda: (
             f"{one.engine_id} does not generate {preset} twice with the same bits and takes no T0 "
-            "world of it"
+            f"world of it{_OFFER}"
         ),
     )
 
 
 def _mismatch(one: Candidate, wish: MoveWish) -> str:
     found = mismatch(wish.fingerprint, one.fingerprint)
-    return f"{one.engine_id} has another configuration ({found})"
+    # Between different worlds no tier would help.
+    offer = _OFFER if _world_of(one.fingerprint) == _world_of(wish.fingerprint) else ""
+    return f"{one.engine_id} has another configuration ({found}){offer}"
 
 
 def _none_fits(refusals: list[_No], otherwise: RejectReason, summary: str) -> Verdict:

@@ -190,6 +190,13 @@ def test_an_empty_fleet_is_no_target() -> None:
 def test_a_tier_drops_only_where_the_contract_allows_it() -> None:
     other = (candidate("1", fingerprint=OTHER_TORCH),)
     allowed = wish(contract=contract(tier_drop_allowed=True))
+    refused = best(other, wish())
+    assert isinstance(refused, Verdict)
+    assert "To make them equal" in refused.explanation
+    assert "drop to T1 (tier_drop_allowed)" in refused.explanation
+    world = best((candidate("1", fingerprint=OTHER_WEIGHTS),), wish())
+    assert isinstance(world, Verdict)
+    assert "tier_drop_allowed" not in world.explanation
     assert best(other, allowed) == Chosen("e1", tier_dropped=True)
     # An equal one is preferred, however full.
     both = (*other, candidate("2"))
@@ -204,6 +211,7 @@ def test_a_t0_session_goes_nowhere_where_its_preset_differs_from_itself() -> Non
     assert isinstance(answer, Verdict)
     assert answer.reason is RejectReason.NOT_DETERMINISTIC
     assert "e1 does not generate tiny twice with the same bits" in answer.explanation
+    assert "drop to T1 (tier_drop_allowed)" in answer.explanation
     assert best((differing,), wish(preset="small")) == Chosen("e1")
     allowed = wish(preset="tiny", contract=contract(tier_drop_allowed=True))
     assert best((differing,), allowed) == Chosen("e1", tier_dropped=True)
