@@ -51,26 +51,30 @@ def claim_of(world: World, standing: Standing, now: float, guard: Guard) -> Clai
     A world in the middle of a block always has one: nothing waits for anything but its boundary.
     Between blocks it needs an action, room in its outbox and nobody who holds it for reading.
     """
-    pace = world.pace
-    quanta = _block_quanta(standing, pace, guard)
-    if world.mid_block and pace.release is not None:
-        return _claim(
-            world,
-            standing,
-            standing.quanta_left,
-            standing.begun_at,
-            block_quanta=quanta,
+    kept = _block_quanta(standing, world.pace, guard)
+    if world.mid_block and world.pace.release is not None:
+        return _claim(world, standing, kept)._replace(
+            arrived_at=standing.begun_at,
             mid_block=True,
+            quantum_s=standing.expected.next_s(standing.quanta_left),
+            left_s=standing.expected.block_s(standing.quanta_left),
             boundary_by=standing.boundary_by,
         )
     if world.phase is not Phase.RUNNING or not standing.room:
         return None
-    if world.pending and pace.release is not None:
-        arrived_at = world.pending[0].arrived_at
-        return _claim(
-            world, standing, quanta, arrived_at, block_quanta=quanta, prospective=standing.held
+    if world.pending and world.pace.release is not None:
+        return _claim(world, standing, kept)._replace(
+            arrived_at=world.pending[0].arrived_at, prospective=standing.held
         )
-    return _prospective(world, standing, quanta, now)
+    point = _point_to_come(world, standing, now)
+    if point is None:
+        return None
+    return _claim(world, standing, kept)._replace(
+        release_at=point,
+        deadline_at=point + world.pace.period_s,
+        arrived_at=point,
+        prospective=True,
+    )
 
 
 def wave_member(world: World, contract: Contract) -> tuple[str, int] | None:
@@ -86,59 +90,36 @@ def bulk_waits(world: World, contract: Contract) -> bool:
     return contract.service_class is ServiceClass.C3_BULK and has_block
 
 
-def _claim(
-    world: World,
-    standing: Standing,
-    quanta: int,
-    arrived_at: float,
-    *,
-    block_quanta: int,
-    mid_block: bool = False,
-    prospective: bool = False,
-    boundary_by: float = math.inf,
-) -> Claim:
+def _claim(world: World, standing: Standing, kept: int) -> Claim:
+    """What all claims have in common; a block of `kept` quanta that has not begun."""
     contract, pace = standing.contract, world.pace
     is_bulk = contract.service_class is ServiceClass.C3_BULK
+    block_s = standing.expected.block_s(kept)
     return Claim(
         session_id=world.session_id,
         service_class=contract.service_class,
-        release_at=arrived_at if pace.release is None else pace.release.release_at,
+        release_at=0.0 if pace.release is None else pace.release.release_at,
         deadline_at=math.inf if is_bulk else pace.due_at,
-        arrived_at=arrived_at,
-        mid_block=mid_block,
-        quantum_s=standing.expected.next_s(quanta),
-        left_s=standing.expected.block_s(quanta),
+        arrived_at=0.0,
+        quantum_s=standing.expected.next_s(kept),
+        left_s=block_s,
+        # The blocks that follow, as long as somebody is there to ask for them.
+        period_s=pace.period_s if pace.is_open and standing.played else 0.0,
+        block_s=block_s,
         block_index=world.block_index,
         wave_id=contract.cohort,
-        period_s=pace.period_s if pace.has_deadline else 0.0,
-        block_s=standing.expected.block_s(block_quanta),
-        boundary_by=boundary_by,
-        prospective=prospective,
     )
 
 
-def _prospective(world: World, standing: Standing, quanta: int, now: float) -> Claim | None:
-    """Time kept for an action that is about to come."""
+def _point_to_come(world: World, standing: Standing, now: float) -> float | None:
+    """The release that time is kept at for an action that is about to come."""
     grid = world.pace.grid
     if grid is None or standing.contract.service_class is not ServiceClass.C1_INTERACTIVE:
         return None
-    point = grid.next_point(now)
     silent = now - grid.free_at > PAUSE_PERIODS * grid.period_s
-    if point is None or world.pending or silent or not standing.played:
+    if world.pending or silent or not standing.played:
         return None
-    return Claim(
-        session_id=world.session_id,
-        service_class=standing.contract.service_class,
-        release_at=point,
-        deadline_at=point + grid.period_s,
-        arrived_at=point,
-        quantum_s=standing.expected.next_s(quanta),
-        left_s=standing.expected.block_s(quanta),
-        period_s=grid.period_s,
-        block_s=standing.expected.block_s(quanta),
-        block_index=world.block_index,
-        prospective=True,
-    )
+    return grid.next_point(now)
 
 
 def _block_quanta(standing: Standing, pace: Pace, guard: Guard) -> int:

@@ -46,6 +46,11 @@ class Pace:
         return 0.0 if self.grid is None else self.grid.period_s
 
     @property
+    def is_open(self) -> bool:
+        """Whether blocks have points of a grid and deadlines."""
+        return self.grid is not None and self.grid.is_open
+
+    @property
     def has_deadline(self) -> bool:
         """Whether the block in flight, or the next one, can be a miss."""
         return self.release is not None and math.isfinite(self.release.deadline_at)

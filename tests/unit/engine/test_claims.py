@@ -130,6 +130,22 @@ def test_a_block_claims_all_its_quanta_and_then_what_is_left_of_them() -> None:
     assert (mid.left_s, mid.arrived_at, mid.mid_block) == (pytest.approx(0.2), 0.5, True)
 
 
+def test_the_blocks_that_follow_are_claimed_while_a_client_is_there() -> None:
+    paced = contract_of(period_ms=350.0, quality_floor_steps=1)
+    world = asked(paced, 10.25, anchor_at=10.0)
+    claims = [
+        claimed(world, standing(paced)),
+        claimed(replace(world, phase=Phase.GENERATING), standing(paced, quanta_left=1)),
+        claimed(idle(paced, anchor_at=10.0), standing(paced), now=10.25),
+    ]
+    assert [claim.period_s for claim in claims] == [0.35] * 3
+    assert [claim.block_s for claim in claims] == [pytest.approx(0.3)] * 3
+    assert claims[1].left_s == pytest.approx(0.1)
+    assert claimed(world, standing(paced, played=False)).period_s == 0.0
+    assert claimed(asked(paced, 10.25), standing(paced)).period_s == 0.0, "its grid is closed"
+    assert claimed(asked(contract_of(), 10.25), standing(contract_of())).period_s == 0.0
+
+
 def test_a_floor_keeps_no_more_than_what_its_period_has_room_for() -> None:
     tight = contract_of(period_ms=350.0, quality_floor_steps=1)
     assert claimed(asked(tight, 1.0), standing(tight)).left_s == pytest.approx(0.3)
