@@ -57,7 +57,6 @@ REMEDIES: Mapping[str, str] = {
     "onednn_deterministic": _SAME_FLAGS,
     "onednn_fp32": _SAME_FLAGS,
     "presets": "start both engines with the same --models",
-    "presets": "give both engines the same models",
     "sessions_per_pass": "have both engines compute as many sessions in one pass",
     "threads": "start both engines with the same --threads",
     "torch": _SAME_TORCH,
