@@ -133,13 +133,18 @@ def run_service(
     """
     _collect_less()
     if settings.die_with_parent:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        die_with_parent()
     try:
         asyncio.run(_until_stopped(settings, serve))
     except WorldlineError as error:
         where = f" ({error.field})" if error.field else ""
         sys.stderr.write(f"worldline: {error.reason}{where}: {error.message}\n")
         raise SystemExit(1) from error
+
+
+def die_with_parent() -> None:
+    """From now on this process gets SIGTERM when its parent dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _collect_less() -> None:

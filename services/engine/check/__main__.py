@@ -17,11 +17,13 @@ from typing import Any
 from services.engine.check.blame import blamed
 from services.engine.check.finding import Outcome
 from worldline.errors import WorldlineError
+from worldline.rpc.host import die_with_parent
 
 
 def main() -> int:
     """Check the model that the command line names."""
     wish = _parser().parse_args()
+    die_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model prints is no finding
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from worldline.rpc.host import die_with_parent
+
 #: Weeks ahead, and no whole number of anything.
 _AHEAD_S = 40 * 86_400 + 12_345.678
 
@@ -31,6 +33,7 @@ def _unsettle() -> None:
 
 def main(device_name: str, threads: str) -> None:
     """Answer until stdin ends."""
+    die_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model prints is no answer
     _unsettle()
