@@ -25,6 +25,8 @@ from services.engine.model.config import TINY, WorldConfig
 from worldline.telemetry import configure_logs, start
 
 _FLUSH_S = 5.0
+#: Of the quanta so many fewer are handed over by themselves: a median of them is enough.
+_HANDED_PART = 4
 
 #: `tiny` with a tenth of its work: more quanta in less time, and the same layer around them.
 SLIVER = replace(
@@ -86,7 +88,7 @@ async def _measured(config: WorldConfig, quanta: int, sessions: int, turns: int)
     blocks = -(-quanta // (config.quanta_per_block * turns))
     # Whole blocks of every session, in every turn.
     blocks = -(-blocks // sessions) * sessions
-    bare_side, served_side = Side(), Side()
+    bare_side, handed_side, served_side = Side(), Side(), Side()
     with _telemetry():
         served = Served(config, sessions)
         async with served.running():
@@ -95,11 +97,13 @@ async def _measured(config: WorldConfig, quanta: int, sessions: int, turns: int)
             for turn in range(turns):
                 await served.bare_turn(blocks)
                 _take(served, bare_side)
+                await served.handed_turn(max(1, blocks // _HANDED_PART))
+                _take(served, handed_side)
                 served_side.loop_cpu.append(await served.served_turn(blocks))
                 _take(served, served_side)
                 if (turn + 1) % 10 == 0:
                     _say(f"turn {turn + 1} of {turns}")
-    return rows(bare_side, served_side, turns)
+    return rows(bare_side, handed_side, served_side, turns)
 
 
 def _take(served: Served, side: Side) -> None:

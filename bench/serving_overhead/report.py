@@ -18,6 +18,7 @@ ADDED_P99 = RowSpec("overhead.added-p99", "ms")
 GAP = RowSpec("overhead.gap", "ms")
 GAP_P99 = RowSpec("overhead.gap-p99", "ms")
 BARE_GAP = RowSpec("overhead.bare-gap", "ms")
+HANDED_GAP = RowSpec("overhead.handed-gap", "ms")
 CPU = RowSpec("overhead.cpu", "ms")
 PASS = RowSpec("overhead.pass", "ms")
 PASS_RATIO = RowSpec("overhead.pass-ratio", "x")
@@ -34,7 +35,7 @@ class Side:
     loop_cpu: list[int] = field(default_factory=list)
 
 
-def rows(bare: Side, served: Side, turns: int) -> list[Row]:
+def rows(bare: Side, handed: Side, served: Side, turns: int) -> list[Row]:
     """The table. `added` is a quantile of the served gaps less the bare side's median gap."""
     gaps, floor_ns = sorted(served.gaps), statistics.median(bare.gaps)
     quanta = len(served.passes)
@@ -47,6 +48,11 @@ def rows(bare: Side, served: Side, turns: int) -> list[Row]:
         (GAP, quantile(gaps, 0.5) / 1e6, "from the end of a pass to the next one's beginning"),
         (GAP_P99, quantile(gaps, 0.99) / 1e6, ""),
         (BARE_GAP, floor_ns / 1e6, "the same without a serving layer: stamps, frames' digest"),
+        (
+            HANDED_GAP,
+            statistics.median(handed.gaps) / 1e6,
+            "the same with each pass handed to the thread by the event loop, and nothing decided",
+        ),
         (
             CPU,
             (loop_ns + worker_ns) / 1e6,

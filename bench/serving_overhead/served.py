@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from bench.serving_overhead.stamped import StampedWorld, Stamps, busy_ns
 from services.engine import events as ev
@@ -89,6 +90,18 @@ class Served:
             while (frames := step(run)) is None:
                 pass
             crc64(decoded(frames, DecodeTier.FULL).pixels)
+
+    async def handed_turn(self, blocks: int) -> None:
+        """So many blocks, each pass handed to the worker's thread and waited for on the event loop:
+        what a hand-over costs here, before anybody decides anything.
+        """
+        self.stamps.clear()
+        memory = self._bare.open_memory()
+        for _ in range(blocks):
+            action = Action(memory.state["block_index"])
+            run = self._model.block(memory.state, action, self._model.denoising_steps)
+            while await self._worker.run(partial(step, run)) is None:
+                pass
 
     async def served_turn(self, blocks: int) -> int:
         """So many blocks of all sessions together, through the loop; what its thread spent on

@@ -31,14 +31,16 @@ def test_what_is_added_is_the_gap_less_the_bare_ones() -> None:
         gaps_cpu=[MS // 5] * 3,
         loop_cpu=[2 * MS // 5, 2 * MS // 5],
     )
-    found = {row.spec.name: row for row in rows(bare, served, turns=2)}
+    handed = Side(gaps=[MS // 5] * 3)
+    found = {row.spec.name: row for row in rows(bare, handed, served, turns=2)}
     assert found["overhead.added"].value == pytest.approx(0.15)
     assert found["overhead.added"].ok is True
     assert found["overhead.added-p99"].value == pytest.approx(0.9)
     assert found["overhead.cpu"].value == pytest.approx(0.2 + 0.1)
+    assert found["overhead.handed-gap"].value == pytest.approx(0.2)
     assert found["overhead.pass-ratio"].value == pytest.approx(1.0)
     served.gaps = [MS] * 3
-    (slow, *_) = rows(bare, served, turns=2)
+    (slow, *_) = rows(bare, handed, served, turns=2)
     assert slow.ok is False
 
 
@@ -50,6 +52,8 @@ async def test_both_sides_run_every_quantum(sessions: int) -> None:
         for _ in range(2):
             await served.bare_turn(blocks)
             assert len(served.stamps.passes_ns()) == blocks * SLIVER.quanta_per_block
+            await served.handed_turn(blocks)
+            assert len(served.stamps.gaps_ns()) == blocks * SLIVER.quanta_per_block - 1
             assert await served.served_turn(blocks) > 0
             assert len(served.stamps.passes_ns()) == blocks * SLIVER.quanta_per_block
             assert all(gap > 0 for gap in served.stamps.gaps_ns())
