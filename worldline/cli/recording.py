@@ -43,7 +43,7 @@ def record_command(
     session_id: Annotated[
         str,
         typer.Argument(
-            metavar="[SESSION]", help="Session to play on and record; default: a new one."
+            metavar="SESSION", help="Session to play on and record; default: a new one."
         ),
     ] = "",
     preset: Annotated[str, typer.Option(help="Of a new session: tiny, small or mg2.")] = "tiny",
