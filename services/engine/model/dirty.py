@@ -9,6 +9,7 @@ generator, so blocks stay deterministic and a twin can be compared.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from services.engine.model.noise import SessionNoise, split_noise
 from services.engine.model.state import state_spec
 from services.engine.model.window import Cache, claim
 from services.engine.world import NO_FRAMES, Action, Frames, StateTree, check_steps
+
+#: Layers of a sample: the first has action caches that are written, as half of all have.
+SAMPLE_LAYERS = 1
 
 
 class DirtyWorld:
@@ -41,6 +45,16 @@ class DirtyWorld:
     def denoising_steps(self) -> int:
         """Those of the computing world: a contract reads the same on either."""
         return len(self.config.sigmas)
+
+    def sample(self) -> DirtyWorld:
+        """The same world with fewer layers: each has the same caches, written by the same code.
+
+        What holds for the bits of one layer holds for all: none reads what another has written.
+        """
+        layers = min(SAMPLE_LAYERS, self.config.layers)
+        action_layers = min(SAMPLE_LAYERS, self.config.action_layers)
+        config = replace(self.config, layers=layers, action_layers=action_layers)
+        return type(self)(config)
 
     def warm(self) -> None:
         """Nothing to warm: no weights, no kernels."""

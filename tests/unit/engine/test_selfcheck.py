@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Generator
+
 import pytest
 import torch
 
-from services.engine.device import CPU_DEVICE
+from services.engine.device import CPU_DEVICE, EngineDevice
 from services.engine.doctor import engine_facts
 from services.engine.model.causal import CausalWorld
-from services.engine.model.config import TINY
+from services.engine.model.config import MG2, TINY
+from services.engine.model.dirty import DirtyWorld
 from services.engine.model.weights import build_weights
 from services.engine.models import Loaded
+from services.engine.privateslot import PrivateSlot
 from services.engine.selfcheck import SMALL_BYTES, Plan, SelfCheck, SelfChecks, check, plan_of
 from services.engine.settings import EngineSettings
 from services.engine.worker import Worker
+from services.engine.world import NO_FRAMES, Action, Frames, StateTree
 from tests.unit.engine.owning import owning_world
 from tests.unit.engine.support import Harness, SlotServer, contract_of, twin_digests
 from tests.unit.engine.test_moves import attach_request, push
@@ -160,3 +166,41 @@ def test_large_states_are_checked_for_one_block() -> None:
     assert plan_of(SMALL_BYTES + 1, 4) == Plan(1, (True,))
     # Nothing can come between the quanta of a block that has one.
     assert plan_of(SMALL_BYTES + 1, 1) == Plan(1, (False,))
+
+
+class Careless(DirtyWorld):
+    """A state-only world that draws from torch's global generator besides its own."""
+
+    def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
+        yield from super().block(state, action, steps)
+        state["kv_cache"][0]["k"].copy_(torch.randn(state["kv_cache"][0]["k"].shape))
+        return NO_FRAMES
+
+
+async def test_of_a_state_without_compute_one_layer_is_generated(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    class Counted(PrivateSlot):
+        def __init__(self, size_bytes: int, device: EngineDevice) -> None:
+            taken.append(size_bytes)
+            super().__init__(size_bytes, device)
+
+    monkeypatch.setattr("services.engine.selfcheck.PrivateSlot", Counted)
+    whole = loaded(DirtyWorld(MG2))
+    assert await check(worker, whole) == SelfCheck("mg2")
+    assert len(taken) == 2
+    assert max(taken) < whole.layout.extent_bytes / 20
+    # No other kind of leaf, and none of another shape, than the whole state has.
+    sampled = loaded(DirtyWorld(MG2).sample())
+    assert _kinds(sampled) == _kinds(whole)
+    found = await check(worker, loaded(Careless(MG2)))
+    assert found.differs.startswith("generated again: block 0: leaf kv_cache[0].k differs")
+
+
+def _kinds(of: Loaded) -> set[tuple[object, ...]]:
+    return {
+        (re.sub(r"\[[0-9]+\]", "[]", leaf.path), leaf.dtype, leaf.shape)
+        for leaf in of.layout.tensors
+    }
