@@ -1,4 +1,4 @@
-"""Check of leaves: each is read, because a state with another value in it goes on differently."""
+"""Check of leaves: each counts, because a state with another value in it goes on differently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worldline.state.harvest import FoundTensor, harvest
 from worldline.state.scalar import ScalarValue
 from worldline.state.view import copy_bits
 
-#: A leaf that is not read within so many blocks is reported.
+#: A leaf whose value changes nothing within so many blocks is reported.
 _BLOCKS = 2
 _INTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -33,7 +33,7 @@ class _Leaf:
 
 
 def leaves(case: Case) -> Found:
-    """Another value in a leaf shows in what follows, or is refused; else nobody reads the leaf."""
+    """Another value in a leaf shows in what follows, or is refused; what does not is listed."""
     found = [_Leaf(one.path, None) for one in case.subject.layout.scalars]
     tensors = [_Leaf(one.path, at) for at, one in enumerate(case.subject.layout.tensors)]
     chosen = spread_over_kinds(tensors, case.wish.leaves) + found
@@ -46,9 +46,9 @@ def leaves(case: Case) -> Found:
         )
     if unread:
         return warned(
-            f"{len(unread)} of {len(chosen)} leaves are not read within {_BLOCKS} blocks: "
+            f"{len(unread)} of {len(chosen)} leaves change nothing within {_BLOCKS} blocks: "
             f"{listed(kinds(unread))}",
-            "leave out of state_spec what nobody reads, unless its shape is given",
+            "leave out of state_spec what nobody reads; keep what is derived again to the same",
         )
     return held(f"every bit pattern counts: {looked} perturbed, each shows or is refused")
 
