@@ -98,15 +98,17 @@ def least_slack_s(
 def _by_deadline(demands: Sequence[Demand]) -> list[tuple[float, float]]:
     """Deadlines and what is due at each, those of following blocks among them.
 
-    They are followed for one of the longest periods after the last deadline: sessions of unlike
-    periods ask for more together there than by any first deadline.
+    They are followed to the last of the next deadlines; where periods are unlike, for one of the
+    longest more, since such sessions ask for more together there than by any first deadline.
     """
     due = [(each.due_at, each.left_s) for each in demands]
     periodic = [each for each in demands if each.period_s > 0 and each.due_at < math.inf]
     if len(periodic) > 1:
-        until = max(each.due_at for each in periodic) + max(each.period_s for each in periodic)
+        periods = {each.period_s for each in periodic}
+        until = max(each.due_at for each in periodic) + (max(periods) if len(periods) > 1 else 0.0)
         for due_at, _, period_s, block_s in periodic:
-            count = int(min(BLOCKS_AHEAD_MAX, (until - due_at) / period_s))
-            due += [(due_at + number * period_s, block_s) for number in range(1, count + 1)]
+            if due_at + period_s <= until:
+                count = int(min(BLOCKS_AHEAD_MAX, (until - due_at) / period_s))
+                due += [(due_at + number * period_s, block_s) for number in range(1, count + 1)]
     due.sort()
     return due
