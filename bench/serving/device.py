@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from bench.fabric.streams import stream
 
-#: Seconds of an interactive-shaped quantum, p50. Sections of the paper: 3.1 (RTX 5090), 6.4 (A800),
-#: 6.6 (A100 bound to its own NUMA node, and to the wrong one).
+#: Seconds of an interactive-shaped quantum, p50. Sections of the paper: 3.1 (RTX 5090), 6.4 ("a
+#: full serving quantum", of no device by name: taken for the A800 of Table 4), 6.6 (A100 bound to
+#: its own NUMA node, and to the wrong one).
 RTX_5090_S = 0.0939
 A800_S = 0.1485
 A100_S = 0.152
@@ -28,7 +29,7 @@ class Timing:
     quantum_s: float = A800_S
     #: Deviation of a quantum within a run, as a share of it. Assumed: section 3.1 says "tiny".
     jitter: float = 0.002
-    #: First touch of a fresh process, paid by its first quantum (section 6.2: 11.0 to 11.5 s).
+    #: First touch of a fresh process, paid by its first quantum (section 6.3: 11.0 to 11.5 s).
     first_touch_s: tuple[float, float] = (11.0, 11.5)
     #: Stalls of the whole device, without memory. Both fitted to two figures of pin-queue in
     #: Table 4: how many a second to its misses, how long to its skips.
