@@ -24,6 +24,7 @@ from services.engine.models import Loaded, Models
 from services.engine.parse import WorldSpec
 from services.engine.peers import Slots
 from services.engine.profile import Profiles
+from services.engine.reading import to_the_end
 from services.engine.selfcheck import SelfCheck, SelfChecks
 from services.engine.session import Session
 from services.engine.signal import wait_for_change
@@ -182,7 +183,7 @@ class Engine:
             if granule_bytes:
                 check_granule_bytes(granule_bytes, memory.topology)
             await _while(lambda: session.world.mid_block, session)
-            digests = await asyncio.to_thread(lambda: memory.digests(granule_bytes))
+            digests = await to_the_end(lambda: memory.digests(granule_bytes))
             return _manifest(session, memory, self.fingerprint, digests), session.slot
 
     async def freeze(

@@ -30,6 +30,7 @@ from services.engine.making import check_quality, memory_for, new_world
 from services.engine.memory import Memory
 from services.engine.models import Models
 from services.engine.peers import Slots
+from services.engine.reading import to_the_end
 from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.slotmap import SlotMap
@@ -135,7 +136,7 @@ class Forking:
                 check_standing(parent.world, order.epoch, block_index)
                 layout = await self._worker.run(source.layout)
                 await self._copy(parent, source, layout, seats[0])
-                expected = await asyncio.to_thread(source.digests)
+                expected = await to_the_end(source.digests)
                 check_standing(parent.world, order.epoch, block_index)
                 held_ms = (time.monotonic() - held_at) * 1e3
         finally:
@@ -181,7 +182,7 @@ class Forking:
 
     async def _prove(self, seat: _Seat, layout: Layout, expected: Digests) -> None:
         """The branch is the parent, bit for bit, tensors and scalars (I2)."""
-        actual = await asyncio.to_thread(_memory(seat).digests)
+        actual = await to_the_end(_memory(seat).digests)
         difference = compare(layout, expected, actual)
         if difference is not None:
             raise IntegrityError(

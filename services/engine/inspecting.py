@@ -16,11 +16,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
 from services.engine.baseline import initial_crcs, zero_crcs
 from services.engine.core import Phase
 from services.engine.inspect_order import InspectOrder
+from services.engine.reading import to_the_end
 from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.tombstones import Tombstones
@@ -30,8 +30,6 @@ from worldline.state.boundary import Baseline, Boundary
 from worldline.state.granulation import check_granule_bytes
 from worldline.state.layout import Layout
 from worldline.state.tracer import Tracer
-
-T = TypeVar("T")
 
 #: Boundaries that a slow caller may have waiting, each of two flags a segment.
 WAITING_MAX = 8
@@ -168,7 +166,7 @@ class Inspecting:
                 await _until(lambda: not session.world.mid_block, session, order.wait_s)
                 reached_at = time.monotonic()
                 block_index = session.world.block_index
-                crcs = await _to_the_end(partial(memory.segment_crcs, begun.granule_bytes))
+                crcs = await to_the_end(partial(memory.segment_crcs, begun.granule_bytes))
                 read_ms = (time.monotonic() - reached_at) * 1e3
         finally:
             self._wake.notify()
@@ -261,14 +259,3 @@ def _why_not(session: Session) -> str:
         f"nobody sends an action for block {world.block_index}; play it meanwhile "
         f"(`worldline play {session.session_id}`, or Session.play)"
     )
-
-
-async def _to_the_end(function: Callable[[], T]) -> T:
-    """The function's result, from a thread; also where nobody waits for it any more it is over
-    when this returns, for it reads memory that is unmapped after.
-    """
-    reading = asyncio.ensure_future(asyncio.to_thread(function))
-    try:
-        return await asyncio.shield(reading)
-    finally:
-        await asyncio.wait({reading})

@@ -14,6 +14,7 @@ from services.engine.core import Phase
 from services.engine.events import Dispatched
 from services.engine.fork_order import order_from_proto
 from services.engine.forking import Forking
+from services.engine.hostslot import HostSlot
 from services.engine.memory import Memory
 from services.engine.session import Session
 from tests.unit.engine.owning import make_owning
@@ -38,6 +39,8 @@ from worldline.errors import (
     Unavailable,
     WorldlineError,
 )
+from worldline.state.layout import Layout
+from worldline.state.manifest import Digests
 from worldline.v1 import engine_pb2
 
 BEFORE, AFTER = 1, 2
@@ -382,6 +385,40 @@ async def test_a_caller_that_leaves_leaves_nothing(
     with pytest.raises(asyncio.CancelledError):
         await asked
     assert set(source.engine.sessions) == {"s1"}
+    assert len(source.slots.released) == 2
+    await plays_on(source)
+
+
+@pytest.mark.parametrize("reading", ["parent", "branch"])
+async def test_a_caller_that_leaves_takes_no_slot_from_under_its_digest(
+    source: Harness, monkeypatch: pytest.MonkeyPatch, reading: str
+) -> None:
+    """What a thread still reads is neither unmapped nor given back before it is done."""
+    await opened(source)
+    digest, loop = HostSlot.digest, asyncio.get_running_loop()
+    parent = source.engine.session("s1")
+    left, seen = asyncio.Event(), []
+
+    async def leave() -> None:
+        asked.cancel()
+        # What it would do at once, were the reading not waited for.
+        for _ in range(100):
+            await asyncio.sleep(0)
+        left.set()
+
+    def held(slot: HostSlot, layout: Layout) -> Digests:
+        is_parent = parent.memory is not None and slot is parent.memory._slots
+        if is_parent is (reading == "parent") and not left.is_set():
+            with memoryview(slot._mapping):
+                asyncio.run_coroutine_threadsafe(leave(), loop).result(DEADLINE_S)
+                seen.append((parent.held, list(source.slots.released)))
+        return digest(slot, layout)
+
+    monkeypatch.setattr(HostSlot, "digest", held)
+    asked = asyncio.ensure_future(source.engine.fork(order_from_proto(order(0, 1))))
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert seen == [(1 if reading == "parent" else 0, [])]
     assert len(source.slots.released) == 2
     await plays_on(source)
 
