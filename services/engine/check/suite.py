@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch
+
 from services.engine.check.attributes import holds_weights
 from services.engine.check.blame import blamed
 from services.engine.check.blocks import (
@@ -77,6 +79,8 @@ def findings(case: Case, on_begin: Callable[[str], None] = lambda name: None) ->
 def _asked(check: Check, case: Case) -> Found:
     """A model that raises fails the check: an engine would end its world."""
     try:
-        return check.ask(case)
+        # Whatever a model leaves behind, the next check begins as this one did.
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            return check.ask(case)
     except Exception as error:
         return failed(f"the model raised {blamed(error)}", f"see docs/engines.md: {check.says}")

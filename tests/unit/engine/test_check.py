@@ -50,6 +50,7 @@ def checked(name: str, elsewhere: Elsewhere) -> dict[str, Finding]:
     named = name if ":" in name or name == "tiny" else f"{WRONG}:{name}"
     case = Case(load_subject(named, 0, CPU_DEVICE), WISH, elsewhere)
     found = list(findings(case))
+    assert torch.is_grad_enabled(), "a check leaves what a model changes"
     assert [one.check for one in found] == [check.name for check in CHECKS]
     return {one.check: one for one in found}
 
