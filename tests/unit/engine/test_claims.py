@@ -130,20 +130,6 @@ def test_a_block_claims_all_its_quanta_and_then_what_is_left_of_them() -> None:
     assert (mid.left_s, mid.arrived_at, mid.mid_block) == (pytest.approx(0.2), 0.5, True)
 
 
-def test_a_world_with_a_grid_claims_the_blocks_that_follow() -> None:
-    """A short period asks several times before a long one's deadline."""
-    paced = contract_of(period_ms=500.0)
-    for world in (
-        asked(paced, 10.25, anchor_at=10.0),
-        flying(paced, 10.25, anchor_at=10.0),
-        idle(paced, anchor_at=10.0),
-    ):
-        claim = claimed(world, standing(paced, quanta_left=1), 10.25)
-        assert (claim.period_s, claim.block_s) == (0.5, pytest.approx(0.4))
-    first = claimed(asked(paced, 10.0), standing(paced))
-    assert first.period_s == 0, "its grid is closed: nobody knows when the next is due"
-
-
 def test_the_blocks_that_follow_are_claimed_while_a_client_is_there() -> None:
     paced = contract_of(period_ms=350.0, quality_floor_steps=1)
     world = asked(paced, 10.25, anchor_at=10.0)
