@@ -94,11 +94,12 @@ def choose_quality(
         return full
     if chosen.why is Why.DEGRADED_FOR_BULK:
         return Quality(chosen.steps, full.steps, f"{chosen.why}: bulk waits, and the floor is kept")
-    wanted_ms = guard.bound_s(expected.block_s(model.quanta_per_block)) * 1e3
-    because = (
-        f"{chosen.why}: {full.steps} steps take up to {wanted_ms:.1f} ms, "
-        f"{left_s * 1e3:.1f} ms are left"
-    )
+    if chosen.why is Why.FLOOR_TOO_LATE:
+        what, left_out = "the floor takes", full.steps - chosen.steps
+    else:
+        what, left_out = f"{full.steps} steps take", 0
+    wanted_ms = guard.bound_s(expected.block_s(model.quanta_per_block - left_out)) * 1e3
+    because = f"{chosen.why}: {what} up to {wanted_ms:.1f} ms, {left_s * 1e3:.1f} ms are left"
     return Quality(chosen.steps, full.steps, because)
 
 

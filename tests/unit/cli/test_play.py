@@ -14,7 +14,7 @@ from worldline.v1 import engine_pb2
 PLAIN = block_from_proto(
     engine_pb2.Block(block_index=7, epoch=2, generate_ms=12.5, steps=3, steps_full=3)
 )
-WHY = "FLOOR_TOO_LATE: 3 steps take up to 87.6 ms, 9.0 ms are left"
+WHY = "FLOOR_TOO_LATE: the floor takes up to 43.8 ms, 9.0 ms are left"
 POOR = replace(PLAIN, steps=1, degraded_because=WHY, releases_skipped=2, late_ms=1.25)
 
 
