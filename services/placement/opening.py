@@ -191,16 +191,10 @@ class Sessions:
         )
         self._extent_bytes[wish.world.preset] = answer.extent_bytes
 
-    async def room_for(self, session: SessionRecord, party: Party, client_id: str) -> Verdict:
-        """Whether a session that was suspended may happen there now.
-
-        Raises:
-            Unavailable, DeadlineExceeded: admission could not be asked.
-        """
+    def room_wish(self, session: SessionRecord, party: Party, client_id: str) -> RoomWish:
+        """What admission is asked of a session that was suspended and is to happen there."""
         preset, extent_bytes = session.world.preset, session.extent_bytes
-        return await self.room.ask(
-            RoomWish(session.contract, preset, extent_bytes, party, client_id)
-        )
+        return RoomWish(session.contract, preset, extent_bytes, party, client_id)
 
     async def _make_world(self, session: SessionRecord) -> SessionRecord:
         request = engine_pb2.OpenWorldRequest(

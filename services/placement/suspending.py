@@ -137,13 +137,15 @@ class Suspensions:
             if not resumable or parked is None:
                 raise not_resumable(session)
             party = choose_engine_to_resume(session, parked, self._runtime.fleet, _now())
-            verdict = await self._sessions.room_for(session, party, client_id)
-            if not verdict.admitted:
-                return verdict
             suspension = self._new(
                 session, SuspensionVerb.RESUME, parked.kind, parked.park_id, party
             )
-            task = await self._begin(suspension, session, key)
+            room = self._sessions.room_wish(session, party, client_id)
+            async with self._sessions.room.turn(room):
+                verdict = await self._sessions.room.ask(room)
+                if not verdict.admitted:
+                    return verdict
+                task = await self._begin(suspension, session, key)
             if task is not None:
                 await self._ended(task)
                 return _succeeded(task.entry)

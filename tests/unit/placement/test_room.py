@@ -15,6 +15,7 @@ from services.placement.room import paces_at
 from tests.rows import row
 from tests.unit.placement.cluster import Cluster, running_cluster
 from tests.unit.placement.makers import contract, entry, session
+from tests.unit.placement.suspensions import resume, suspend
 from worldline.admissibility.profile_row import RequestShape
 from worldline.admissibility.row_codec import row_from_proto, row_to_proto
 from worldline.errors import CapacityExhausted
@@ -86,6 +87,23 @@ async def test_two_at_once_are_decided_one_after_the_other(cluster: Cluster) -> 
     assert [one.session.state for one in answers] == ["live", "live"]
     residents = [len(one.residents) for one in cluster.admission.loads]
     assert residents[-1] == 1, "the second was asked about with the first counted"
+
+
+async def test_two_that_resume_at_once_are_decided_one_after_the_other(cluster: Cluster) -> None:
+    names = [(await cluster.open(of=PACED)).session.session_id for _ in range(2)]
+    for name in names:
+        await suspend(cluster, name)
+    asked = len(cluster.admission.loads)
+    gate = cluster.faults.hold("AdmitSession")
+    both = [asyncio.ensure_future(resume(cluster, name)) for name in names]
+    await cluster.faults.reach("AdmitSession")
+    # The other one has come as far as it can: a call that needs no turn is answered meanwhile.
+    await rows_listed(cluster, "e1")
+    gate.set()
+    answers = await asyncio.gather(*both)
+    assert [one.session.state for one in answers] == ["live", "live"]
+    residents = [len(one.residents) for one in cluster.admission.loads[asked:]]
+    assert residents == [0, 1], "the second was asked about with the first counted"
 
 
 def test_who_moves_there_is_counted_there_already() -> None:
