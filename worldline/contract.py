@@ -17,6 +17,8 @@ from worldline.v1 import contract_pb2
 HORIZON_MS_MAX = 86_400_000.0
 #: A nanosecond. Shorter is no time, and its reciprocal would not stay in range.
 HORIZON_MS_MIN = 1e-6
+#: A microsecond: shares of it are finite numbers, and nothing generates a block in less.
+PERIOD_MS_MIN = 1e-3
 #: Far above any sampler in use; keeps a garbled request from asking for ever.
 QUALITY_FLOOR_STEPS_MAX = 1_000
 #: An hour of blocks at any rate in use; more is no limit, which 0 says.
@@ -96,6 +98,8 @@ class Contract:
             at_most=HORIZON_MS_MAX,
         )
         period_ms = non_negative(self.period_ms, "contract.period_ms", at_most=HORIZON_MS_MAX)
+        if period_ms > 0:
+            period_ms = positive(period_ms, "contract.period_ms", at_least=PERIOD_MS_MIN)
         # One type per field whatever the caller wrote, so that equal contracts print alike.
         object.__setattr__(self, "horizon_ms", horizon_ms)
         object.__setattr__(self, "period_ms", period_ms)

@@ -13,6 +13,7 @@ from worldline.contract import (
     DEGRADED_CONSECUTIVE_MAX,
     HORIZON_MS_MAX,
     HORIZON_MS_MIN,
+    PERIOD_MS_MIN,
     QUALITY_FLOOR_STEPS_MAX,
     Contract,
     DecodeTier,
@@ -38,7 +39,7 @@ def contracts(draw: st.DrawFn) -> Contract:
     return Contract(
         service_class=service_class,
         horizon_ms=draw(st.floats(HORIZON_MS_MIN, HORIZON_MS_MAX)),
-        period_ms=draw(st.floats(0, HORIZON_MS_MAX)),
+        period_ms=draw(st.just(0.0) | st.floats(PERIOD_MS_MIN, HORIZON_MS_MAX)),
         quality_floor_steps=floor,
         determinism_tier=DeterminismTier.T0_BITWISE,
         decode_tier=draw(st.sampled_from(DecodeTier)),
@@ -61,7 +62,7 @@ def test_refuses_a_horizon_that_is_no_duration(bad: float) -> None:
     assert caught.value.field == "contract.horizon_ms"
 
 
-@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, -math.inf, 1e300, 1e-300, 5e-324])
 def test_refuses_a_period_that_is_no_duration(bad: float) -> None:
     with pytest.raises(InvalidInput) as caught:
         dataclasses.replace(GOOD, period_ms=bad)
