@@ -33,8 +33,8 @@ def flips(
 ) -> None:
     """Flip single bits of a running world's caches and see who notices (paper, section 3.3).
 
-    One thread, so that the bits do not depend on the number of cores. Exit status 1: a flip did not
-    do what the window's geometry says of it; 2: wrong usage.
+    One thread, so that the bits do not depend on the number of cores. Exit status
+    1: a flip did not do what the window's geometry says of it; 2: wrong usage.
     """
     torch.set_num_threads(1)
     try:

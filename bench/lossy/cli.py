@@ -41,8 +41,8 @@ def lossy(
 ) -> None:
     """Send less than a running world's state, in every known way, and see what its viewer gets.
 
-    One thread, so that the bits do not depend on the number of cores. Exit status 1: what should
-    be exact was not; 2: wrong usage, or no matplotlib for a figure.
+    One thread, so that the bits do not depend on the number of cores. Exit status
+    1: what should be exact was not; 2: wrong usage, or no matplotlib for a figure.
     """
     torch.set_num_threads(1)
     try:

@@ -53,8 +53,8 @@ def simulate(
 ) -> None:
     """Simulate the paper's serving cells; the engine's own code decides in one of the arms.
 
-    The same seeds give the same tables. Exit status 1: a figure of the paper was not reproduced.
-    2: wrong usage, or no matplotlib for a figure.
+    The same seeds give the same tables. Exit status 1: a figure of the paper was
+    not reproduced; 2: wrong usage, or no matplotlib for a figure.
     """
     try:
         check_figures([figure] if figure else [], "--figure")
@@ -81,7 +81,8 @@ def cost(
 ) -> None:
     """Measure what one decision costs: claims of all sessions, choice and steps.
 
-    Exit status 1: the median of some number of sessions is above the serving layer's 0.2 ms.
+    Exit status 1: the median of some number of sessions is above the serving
+    layer's 0.2 ms.
     """
     started_at = _started_at()
     rows = costs(decisions, seed)

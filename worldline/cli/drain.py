@@ -67,7 +67,8 @@ def drain(
 def undrain(nodes: _Nodes, placement: PlacementOption = "", as_json: JsonOption = False) -> None:
     """Let sessions come to nodes again; ends a drain that is under way.
 
-    Moves that have not frozen their worlds yet are withdrawn, the others come to their end.
+    Moves that have not frozen their worlds yet are withdrawn, the others come to
+    their end.
     """
 
     async def work() -> int:

@@ -9,7 +9,7 @@ import typer
 
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
 from worldline.cli.output import console, print_json, print_table
-from worldline.cli.play import CLASSES, chosen
+from worldline.cli.play import CLASSES, CLASSES_HELP, chosen
 from worldline.contract import Contract
 from worldline.sdk import SessionInfo
 
@@ -34,9 +34,7 @@ def fork(
     ] = None,
     service_class: Annotated[
         str,
-        typer.Option(
-            "--class", help=f"Of the branches: {', '.join(CLASSES)}. Default: the session's."
-        ),
+        typer.Option("--class", help=f"Of the branches: {CLASSES_HELP}. Default: the session's."),
     ] = "",
     period_ms: Annotated[
         float | None, typer.Option(help="Of the branches; 0: the client paces. Default: as above.")

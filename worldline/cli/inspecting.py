@@ -36,6 +36,7 @@ def inspect(
         str,
         typer.Option(
             metavar="SIZE",
+            show_default=False,
             help="What is told apart, a power of two from 128B to 1MiB; finer takes longer to "
             "read. Default: the finest of which the state has 131,072 at most.",
         ),

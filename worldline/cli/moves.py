@@ -60,8 +60,9 @@ def move(
 ) -> None:
     """Move a session to another node; shows phases as they happen and the verdict.
 
-    A move may wait for its wire while the world plays on; one that waited in vain is rejected
-    before it froze (WIRE_TOO_LATE). A reject says when to ask again, where that makes sense.
+    A move may wait for its wire while the world plays on; one that waited in
+    vain is rejected before it froze (WIRE_TOO_LATE). A reject says when to ask
+    again, where that makes sense.
 
     Exit status 0 only when it committed, 3 when it was rejected.
     """

@@ -19,25 +19,33 @@ ChoiceT = TypeVar("ChoiceT")
 
 #: As the command line calls them: c1, c2a, ...
 CLASSES = {member.name.split("_")[0].lower(): member for member in ServiceClass}
+#: The same with what each is: c1 interactive, c2a planner, ...
+CLASSES_HELP = ", ".join(member.name.lower().replace("_", " ") for member in ServiceClass)
 _TIERS = {member.name.split("_")[0].lower(): member for member in DeterminismTier}
 _DECODES = {member.name.lower(): member for member in DecodeTier}
 
 
 def open_session(
-    preset: Annotated[str, typer.Option(help="tiny, small or mg2.")] = "tiny",
-    seed: Annotated[int, typer.Option(help="Seed of weights and noise.")] = 0,
+    preset: Annotated[str, typer.Option(help="tiny, small, mg2, or one of --models.")] = "tiny",
+    seed: Annotated[int, typer.Option(help="Seed of its noise.")] = 0,
     node: Annotated[str, typer.Option(help="Node to open it on; default: any.")] = "",
     service_class: Annotated[
-        str, typer.Option("--class", help=f"Class of service: {', '.join(CLASSES)}.")
+        str, typer.Option("--class", help=f"Class of service: {CLASSES_HELP}.")
     ] = "c1",
     horizon_ms: Annotated[float, typer.Option(help="Longest stall in a move.")] = 5_000.0,
     period_ms: Annotated[float, typer.Option(help="Block period; 0: the client paces.")] = 0.0,
     floor: Annotated[
         int,
-        typer.Option(help="Fewest denoising steps of a block that is late; 0: never fewer."),
+        typer.Option(
+            help="With a period: denoising steps that a block may go down to rather than be late; "
+            "0: all, and late."
+        ),
     ] = 0,
     degraded_max: Annotated[
-        int, typer.Option(help="Most degraded blocks in a row, with --floor; 0: no limit.")
+        int,
+        typer.Option(
+            help="With --floor: most blocks in a row of fewer steps than all; 0: no limit."
+        ),
     ] = 0,
     cohort: Annotated[
         str, typer.Option(help="Class c2b: sessions of this name advance block by block.")
@@ -88,7 +96,8 @@ def play(
 ) -> None:
     """Play a session with held keys; prints each block as it comes.
 
-    Takes the stream over from any other client that plays the session: theirs ends.
+    Takes the stream over from any other client that plays the session: theirs
+    ends.
     """
 
     async def work() -> int:

@@ -35,11 +35,17 @@ _TIERS = {"t0": DeterminismTier.T0_BITWISE, "t1": DeterminismTier.T1_SCHEDULE_ST
 #: As `worldline open`: long enough that moves are let.
 _HORIZON_MS = 5_000.0
 
+#: Options of `record` that choose a new session, and so say nothing of one that is there.
+_OF_A_NEW_SESSION = ("preset", "seed", "node")
+
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.")]
 
 
 def record_command(
-    out: Annotated[Path, typer.Option(help="Directory to write the run into; must not be there.")],
+    context: typer.Context,
+    out: Annotated[
+        Path, typer.Option(help="Directory to write the run into: a new one, or an empty one.")
+    ],
     session_id: Annotated[
         str,
         typer.Argument(
@@ -66,12 +72,14 @@ def record_command(
 
     `worldline replay RUN` re-executes it, `worldline diff RUN RUN` compares two.
 
-    A new session is closed at the end. One that you name is played on from where it stands: its
-    state now is the run's snapshot. Keep a session there to replay from, for example a fork that
-    nobody plays.
+    A new session is closed at the end. One that you name is played on from
+    where it stands: its state now is the run's snapshot. Keep a session there to
+    replay from, for example a fork that nobody plays.
     """
 
     async def work() -> int:
+        if session_id:
+            _check_of_no_new_session(context)
         turns = [Action.keys(each, mouse_dx, mouse_dy) for each in keys.split(",")]
         check_free(out)
         async with connected(placement) as client:
@@ -97,7 +105,8 @@ def record_command(
 def replay_command(
     path: RunArgument,
     out: Annotated[
-        Path | None, typer.Option(help="Write the run that comes of it here; must not be there.")
+        Path | None,
+        typer.Option(help="Write the run that comes of it here: a new directory, or an empty one."),
     ] = None,
     node: Annotated[str, typer.Option(help="Node to replay on; default: one that is equal.")] = "",
     snapshot: Annotated[
@@ -118,7 +127,8 @@ def replay_command(
 ) -> None:
     """Re-execute a recorded run as a C4 session and compare it block by block.
 
-    Exit status 6 when any block's bytes differ; the first one is named, with leaf and granule.
+    Exit status 6 when any block's bytes differ; the first one is named, with leaf
+    and granule.
     """
 
     async def work() -> int:
@@ -145,8 +155,9 @@ def diff_command(
 ) -> None:
     """Compare two runs: the first block, leaf and granule in which they differ.
 
-    Exit status 0 when they are equal, 6 when the same inputs gave other bytes, 1 when they are not
-    of the same inputs (another world, another action, one is shorter).
+    Exit status 0 when they are equal, 6 when the same inputs gave other bytes, 1
+    when they are not of the same inputs (another world, another action, one is
+    shorter).
     """
 
     async def work() -> int:
@@ -164,6 +175,16 @@ def diff_command(
         return _status(found)
 
     run(work)
+
+
+def _check_of_no_new_session(context: typer.Context) -> None:
+    for name in _OF_A_NEW_SESSION:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InvalidInput(
+                f"--{name} chooses a new session, and one is named that is there: leave out either",
+                field=f"--{name}",
+            )
 
 
 def _read(path: Path) -> Run:

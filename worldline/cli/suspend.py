@@ -45,7 +45,8 @@ def resume(
 ) -> None:
     """Resume a suspended session on the node that has its state.
 
-    Exit status 3 when there is no room for it now, 6 when its state is no longer what was parked.
+    Exit status 3 when there is no room for it now, 6 when its state is no longer
+    what was parked.
     """
 
     async def work() -> int:

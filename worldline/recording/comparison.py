@@ -165,10 +165,11 @@ def _differing_scalars(one: Layout, other: Layout) -> Iterator[str]:
 
 
 def _other_length(one: Run, other: Run) -> Difference:
-    shorter = min(len(one.blocks), len(other.blocks))
-    longer = max(len(one.blocks), len(other.blocks))
+    counts = len(one.blocks), len(other.blocks)
+    shorter, longer = min(counts), max(counts)
+    ends, goes_on = ("first", "second") if counts[0] == shorter else ("second", "first")
     return Difference(
         DifferenceKind.LENGTH,
-        f"equal for {shorter} blocks, where one ends; the other goes on to {longer}",
+        f"equal for {shorter} blocks, where the {ends} run ends; the {goes_on} has {longer}",
         one.header.block_index + shorter,
     )

@@ -70,8 +70,9 @@ def test_runs_of_other_inputs_or_lengths_are_not_runs_whose_bytes_differ(tmp_pat
     result = invoke("diff", one, shorter)
     assert (result.exit_code, result.stdout) == (
         1,
-        "length: equal for 3 blocks, where one ends; the other goes on to 4\n",
+        "length: equal for 3 blocks, where the second run ends; the first has 4\n",
     )
+    assert "the first run ends; the second has 4" in invoke("diff", shorter, one).stdout
     made = run()
     pressed = dataclasses.replace(made.blocks[0], action=Action.keys("S"))
     other = written(
@@ -119,3 +120,14 @@ def test_bad_wishes_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
         assert result.exit_code == 2, result.output
         assert f"[{field}]" in result.stderr
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("option", ["--preset=mg2", "--seed=0", "--node=node-1"])
+def test_an_option_of_a_new_session_is_refused_where_one_is_named(
+    tmp_path: Path, option: str
+) -> None:
+    result = invoke("record", "session-1", "--out", str(tmp_path / "run"), option)
+    assert result.exit_code == 2
+    name = option.split("=")[0]
+    assert f"INVALID_INPUT [{name}]: {name} chooses a new session" in result.stderr
+    assert not (tmp_path / "run").exists()
