@@ -58,9 +58,9 @@ def serving_overhead(
 ) -> None:
     """Time what the serving layer adds to a quantum: the loop, the worker's thread, the sessions.
 
-    The bare model and the served one take turns in one process and one thread. No gRPC: what a
-    stream does to a block is done while the next one is computed. Exit status 1: the bar was
-    missed.
+    The bare model and the served one take turns in one process and one thread.
+    No gRPC: what a stream does to a block is done while the next one is computed.
+    Exit status 1: the bar was missed.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     load = Load()

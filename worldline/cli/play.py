@@ -27,7 +27,7 @@ _DECODES = {member.name.lower(): member for member in DecodeTier}
 
 def open_session(
     preset: Annotated[str, typer.Option(help="tiny, small, mg2, or one of --models.")] = "tiny",
-    seed: Annotated[int, typer.Option(help="Seed of its noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of its first frame and noise.")] = 0,
     node: Annotated[str, typer.Option(help="Node to open it on; default: any.")] = "",
     service_class: Annotated[
         str, typer.Option("--class", help=f"Class of service: {CLASSES_HELP}.")

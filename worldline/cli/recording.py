@@ -53,7 +53,9 @@ def record_command(
         ),
     ] = "",
     preset: Annotated[str, typer.Option(help="Of a new session: tiny, small or mg2.")] = "tiny",
-    seed: Annotated[int, typer.Option(help="Of a new session: seed of its noise.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of a new session: seed of its first frame and noise.")
+    ] = 0,
     node: Annotated[str, typer.Option(help="Of a new session: its node; default: any.")] = "",
     blocks: Annotated[int, typer.Option(min=1, help="How many blocks to play.")] = 8,
     keys: Annotated[

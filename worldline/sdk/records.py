@@ -15,7 +15,7 @@ from worldline.v1 import move_pb2, placement_pb2
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What kind of world a session is: preset and seed of its noise."""
+    """What kind of world a session is: preset, and seed of its first frame and noise."""
 
     preset: str
     seed: int
