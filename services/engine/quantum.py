@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.engine.memory import Memory
-from services.engine.world import NO_FRAMES, Frames
+from services.engine.world import NO_FRAMES, Action, Frames, StateTree, WorldModel
 from worldline.contract import DecodeTier
 from worldline.errors import InvariantBroken, WorldlineError
 from worldline.state.digest import crc64
@@ -54,13 +54,29 @@ def advance(
         return Quantum(_ms_since(started), error=_without_frames(error))
 
 
+def block_of(
+    model: WorldModel, state: StateTree, action: Action, steps: int
+) -> Generator[None, None, Frames]:
+    """The model's block, of which nothing runs before the first `next`: also a `block` that is no
+    generator function runs in the worker's thread, and fails there.
+    """
+    return (yield from model.block(state, action, steps))
+
+
 def step(run: Generator[None, None, Frames]) -> Frames | None:
-    """One quantum; the block's frames after the last, None before."""
+    """One quantum; the block's frames after the last, None before.
+
+    Raises:
+        InvariantBroken: the model returned something else; it would look like a block without end.
+    """
     try:
         next(run)
     except StopIteration as finished:
-        frames: Frames = finished.value
-        return frames
+        if isinstance(finished.value, Frames):
+            return finished.value
+        raise InvariantBroken(
+            f"the model's block returned {type(finished.value).__name__}, not Frames"
+        ) from None
     return None
 
 

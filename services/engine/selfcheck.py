@@ -22,6 +22,7 @@ from services.engine.memory import Memory
 from services.engine.model.dirty import DirtyWorld
 from services.engine.models import Loaded
 from services.engine.privateslot import PrivateSlot
+from services.engine.quantum import step
 from services.engine.worker import Worker
 from services.engine.world import Action, Frames
 from worldline.contract import Contract, DeterminismTier
@@ -227,10 +228,8 @@ class _Throwaway:
             keys = _KEYS[self._block_index % len(_KEYS)]
             action = Action(self._block_index, keys, mouse_dx=0.25, mouse_dy=-0.5)
             self._run = model.block(memory.state, action, model.denoising_steps)
-        try:
-            next(self._run)
-        except StopIteration as finished:
-            frames: Frames = finished.value
+        frames = step(self._run)
+        if frames is not None:
             self._run, self._block_index = None, self._block_index + 1
             memory.settle()
             return Generated(crc64(frames.pixels), memory.digests())

@@ -17,6 +17,7 @@ from services.engine.flight import Flight
 from services.engine.memory import Memory
 from services.engine.outbox import Outbox
 from services.engine.quality import Quality, ladder_of
+from services.engine.quantum import block_of
 from services.engine.signal import Signal, wait_for_change
 from services.engine.world import WorldModel, quanta_of
 from worldline.admissibility.profile_row import shape_of
@@ -138,7 +139,7 @@ class Session:
         memory.changing()
         self.boundary_by = math.inf
         self.flight = Flight(
-            run=self.model.block(memory.state, first.action, quality.steps),
+            run=block_of(self.model, memory.state, first.action, quality.steps),
             quality=quality,
             quanta=quanta_of(self.model, quality.steps),
             begun_at=first.arrived_at,

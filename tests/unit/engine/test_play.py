@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from services.engine.core import PENDING_MAX, Phase
 from services.engine.events import ActionArrived
 from services.engine.lease import Lease
+from services.engine.model.causal import CausalWorld
+from services.engine.model.config import TINY
+from services.engine.model.weights import build_weights
 from services.engine.outbox import OUTBOX_BLOCKS
 from services.engine.session import Stream
-from services.engine.world import Action
+from services.engine.world import Action, Frames, StateTree
 from tests.unit.engine.support import (
     DEADLINE_S,
     Harness,
@@ -25,7 +30,14 @@ from tests.unit.engine.support import (
     until,
 )
 from worldline.contract import DecodeTier
-from worldline.errors import Conflict, IntegrityError, InvalidInput, NotFound, WorldlineError
+from worldline.errors import (
+    Conflict,
+    IntegrityError,
+    InvalidInput,
+    InvariantBroken,
+    NotFound,
+    WorldlineError,
+)
 from worldline.rpc.channel import call
 from worldline.state.digest import crc64
 from worldline.v1 import engine_pb2
@@ -349,6 +361,47 @@ async def test_a_failing_model_ends_its_world_with_an_error_and_unmaps(harness: 
             engine_pb2.RegisterWorldRequest(session_id="s1"),
             timeout_s=DEADLINE_S,
         )
+
+
+class _Returning(CausalWorld):
+    """Returns no frames from its second block on."""
+
+    def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
+        frames = yield from super().block(state, action, steps)
+        return frames if action.block_index == 0 else None  # type: ignore[return-value]
+
+
+class _Eager(CausalWorld):
+    """Fails before it has made a generator, in its second block."""
+
+    def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
+        if action.block_index > 0:
+            raise ValueError("out of tune")
+        return super().block(state, action, steps)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [(_Returning, "returned NoneType, not Frames"), (_Eager, "ValueError: out of tune")],
+)
+async def test_a_block_that_is_none_ends_its_world_and_no_other(
+    harness: Harness, model: type[CausalWorld], said: str
+) -> None:
+    """Neither quanta without end nor an engine that ends."""
+    await harness.open("s2")
+    await harness.open()
+    weights = build_weights(TINY, 0, torch.device("cpu"))
+    harness.engine.session("s1").model = model(weights)
+    async with harness.join(0) as player:
+        await player.joined()
+        await player.act(script(0))
+        await player.block()
+        await player.act(script(1))
+        with pytest.raises(InvariantBroken, match=said):
+            await player.read()
+    async with harness.join(0, "s2") as player:
+        await player.joined()
+        await player.play(0, 2)
 
 
 async def test_no_block_is_begun_that_would_push_an_unread_one_out(harness: Harness) -> None:
