@@ -17,7 +17,7 @@ from services.engine.outbox import BlockRecord
 from services.engine.profile import Profiles
 from services.engine.quality import Quality, choose_quality, full_quality, replayed_quality
 from services.engine.quantum import Quantum, advance
-from services.engine.schedule import Choice, Claim, Guard, pick, wave_floors
+from services.engine.schedule import Choice, Chooser, Claim, Guard, pick, wave_floors
 from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.worker import Worker
@@ -43,6 +43,7 @@ class Generation:
         lease: Callable[[], Lease],
         *,
         degrade_for_bulk: bool = False,
+        choose: Chooser = pick,
     ) -> None:
         self._sessions = sessions
         self._worker = worker
@@ -50,6 +51,7 @@ class Generation:
         self._lease = lease
         self._book = ClaimBook(GUARD)
         self._degrade_for_bulk = degrade_for_bulk
+        self._choose = choose
         #: What the metrics are still to be told.
         self._uncounted: list[Callable[[], None]] = []
         #: Notify after anything that may make a world runnable.
@@ -62,7 +64,8 @@ class Generation:
             now = time.monotonic()
             self._drop_disowned(now)
             claims = self._claims(now)
-            choice = pick(claims, now, guard=GUARD, floors=wave_floors(self._wave_members()))
+            floors = wave_floors(self._wave_members())
+            choice = self._choose(claims, now, guard=GUARD, floors=floors)
             until = _IDLE_S + now
             if isinstance(choice, Choice):
                 session = self._sessions[choice.session_id]

@@ -4,7 +4,7 @@ Pure: claims and `now` in, a choice and its reason out. The same code decides in
 the simulation (`bench/serving`).
 """
 
-from services.engine.schedule.choice import Band, Choice, Idle, Wait, pick
+from services.engine.schedule.choice import Band, Choice, Chooser, Idle, Wait, pick
 from services.engine.schedule.claim import Claim
 from services.engine.schedule.grid import Release, ReleaseGrid, transient_over
 from services.engine.schedule.guard import Guard, headroom_s, slack_s
@@ -21,6 +21,7 @@ from services.engine.schedule.wave import wave_floors
 __all__ = [
     "Band",
     "Choice",
+    "Chooser",
     "Claim",
     "Firm",
     "Guard",

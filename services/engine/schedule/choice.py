@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Protocol
 
 from services.engine.schedule.claim import Claim, Demand
 from services.engine.schedule.guard import Guard, least_slack_s
@@ -71,6 +72,23 @@ class Idle:
     until: float
     reason: Wait
     headroom_s: float = math.inf
+
+
+class Chooser(Protocol):
+    """What the engine's loop asks between two quanta: `pick`, or a bench's other rule.
+
+    A block in flight that is the only claim must be chosen: the loop goes on with it unasked.
+    """
+
+    def __call__(
+        self,
+        claims: Iterable[Claim],
+        now: float,
+        *,
+        guard: Guard = ...,
+        floors: Mapping[str, int] = ...,
+    ) -> Choice | Idle:
+        """Who gets the next quantum."""
 
 
 def pick(

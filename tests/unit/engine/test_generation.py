@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager
 
 import torch
@@ -18,6 +18,7 @@ from services.engine.lease import Lease
 from services.engine.making import memory_for, new_world
 from services.engine.privateslot import PrivateSlot
 from services.engine.profile import Profiles
+from services.engine.schedule import Band, Choice, Chooser, Claim, Idle, Wait, pick
 from services.engine.session import Session
 from services.engine.signal import wait_for_change
 from services.engine.worker import Worker
@@ -60,7 +61,7 @@ class Scripted:
 class Stage:
     """Sessions of one loop, and the order in which their quanta ran."""
 
-    def __init__(self) -> None:
+    def __init__(self, choose: Chooser = pick) -> None:
         self.order: list[tuple[str, int]] = []
         #: What happens on the event loop before a quantum runs, by name and number.
         self.happens: dict[tuple[str, int], Callable[[], None]] = {}
@@ -68,7 +69,9 @@ class Stage:
         self.leased: list[bool] = []
         self.worker = Worker(threads=1)
         self.sessions: dict[str, Session] = {}
-        self.generation = Generation(self.sessions, self.worker, Profiles(), lambda: self.lease)
+        self.generation = Generation(
+            self.sessions, self.worker, Profiles(), lambda: self.lease, choose=choose
+        )
 
     def add(self, name: str, horizon_ms: float) -> Session:
         contract = Contract(ServiceClass.C1_INTERACTIVE, horizon_ms=horizon_ms)
@@ -157,6 +160,21 @@ async def test_a_later_deadline_waits_for_the_boundary() -> None:
         stage.act("soon")
         await stage.played("late", 1)
     assert stage.order == [*quanta("soon", 0, 1, 2, 3), *quanta("late", 0, 1, 2, 3)]
+
+
+async def test_another_chooser_takes_the_place_of_the_schedule() -> None:
+    def last(claims: Iterable[Claim], now: float, **_: object) -> Choice | Idle:
+        found = list(claims)
+        return Choice(found[-1], Band.HARD) if found else Idle(now + 1.0, Wait.NO_WORK)
+
+    stage = Stage(last)
+    stage.add("soon", 100.0)
+    stage.add("late", 60_000.0)
+    async with stage.running():
+        stage.act("soon")
+        stage.act("late")
+        await stage.played("soon", 1)
+    assert stage.order == [*quanta("late", 0, 1, 2, 3), *quanta("soon", 0, 1, 2, 3)]
 
 
 async def test_no_quantum_is_begun_without_a_lease() -> None:
