@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bench import facts
 from bench.report import write
 from bench.serving.ablation import ablation
 from bench.serving.cell import FULL_STEPS, Cell
 from bench.serving.cost import BUDGET_US, costs, table
+from bench.serving.facts import facts, started_at
 from bench.serving.figure import draw
 from bench.serving.placement import placement
+from bench.serving.real.command import real
 from bench.serving.report import Findings, bars, document, tables
 from bench.serving.rungs import rungs
 from bench.serving.table4 import table4
@@ -33,7 +33,10 @@ Json = Annotated[Path | None, typer.Option("--json", help="Where a document goes
 
 @app.callback()
 def serving() -> None:
-    """The engine's schedule: simulated beside others, and what it costs."""
+    """The engine's schedule: simulated beside others, on a real engine, and what it costs."""
+
+
+app.command()(real)
 
 
 @app.command()
@@ -60,12 +63,12 @@ def simulate(
         check_figures([figure] if figure else [], "--figure")
     except WorldlineError as error:
         raise typer.BadParameter(error.message, param_hint="--figure") from error
-    started_at, begun_s = _started_at(), time.monotonic()
+    begun_at, begun_s = started_at(), time.monotonic()
     chosen = range(first_seed, first_seed + seeds)
     findings = _findings(Cell(length_s=length_s, bulk_steps=bulk_steps), chosen)
     print(tables(findings))
     if json_path:
-        write(json_path, document(findings, _facts(started_at, list(chosen))))
+        write(json_path, document(findings, facts(begun_at, list(chosen))))
     if figure:
         write_figure(draw(findings.table4, findings.rungs, "--figure"), figure)
     _say(f"{time.monotonic() - begun_s:.1f} s")
@@ -84,11 +87,11 @@ def cost(
     Exit status 1: the median of some number of sessions is above the serving
     layer's 0.2 ms.
     """
-    started_at = _started_at()
+    begun_at = started_at()
     rows = costs(decisions, seed)
     print(table(rows))
     if json_path:
-        document = {**_facts(started_at, [seed]), "budget_us": BUDGET_US}
+        document = {**facts(begun_at, [seed]), "budget_us": BUDGET_US}
         write(json_path, {**document, "rows": [row.to_json() for row in rows]})
     if not all(row.met for row in rows):
         raise typer.Exit(1)
@@ -101,22 +104,6 @@ def _findings(cell: Cell, seeds: Sequence[int]) -> Findings:
         placement=placement(cell, seeds, _say),
         ablation=ablation(cell, seeds, _say),
     )
-
-
-def _facts(started_at: str, seeds: list[int]) -> dict[str, object]:
-    commit, dirty = facts.commit()
-    return {
-        "machine": facts.machine(),
-        "versions": facts.versions(),
-        "commit": commit,
-        "dirty": dirty,
-        "started_at": started_at,
-        "seeds": seeds,
-    }
-
-
-def _started_at() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _say(text: str) -> None:

@@ -123,7 +123,7 @@ def _table4(rows: Sequence[Trials]) -> str:
                 _ms(row, "response_p99_s"),
             )
         )
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def _rungs(rungs: Sequence[Rung]) -> str:
@@ -145,7 +145,7 @@ def _rungs(rungs: Sequence[Rung]) -> str:
                 _bulk(rung.kept),
             )
         )
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def _placement(rows: Sequence[tuple[Placement, Trials]]) -> str:
@@ -162,7 +162,7 @@ def _placement(rows: Sequence[tuple[Placement, Trials]]) -> str:
                 each.paper,
             )
         )
-    return _markdown(lines, left={0, 6})
+    return markdown(lines, left={0, 6})
 
 
 def _ablation(rows: Sequence[Trials]) -> str:
@@ -180,7 +180,7 @@ def _ablation(rows: Sequence[Trials]) -> str:
                 _ms(row, "response_p99_s"),
             )
         )
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def _bars(rows: Sequence[Bar]) -> str:
@@ -188,7 +188,7 @@ def _bars(rows: Sequence[Bar]) -> str:
     lines += [
         (bar.name, bar.paper, bar.simulated, "yes" if bar.met else "NOT REPRODUCED") for bar in rows
     ]
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def _percent(row: Trials, quantity: str, digits: int) -> str:
@@ -203,7 +203,7 @@ def _ms(row: Trials, quantity: str) -> str:
     return f"{row.mean(quantity) * 1e3:.0f}"
 
 
-def _markdown(lines: Sequence[Line], left: frozenset[int] | set[int] = frozenset({0})) -> str:
+def markdown(lines: Sequence[Line], left: frozenset[int] | set[int] = frozenset({0})) -> str:
     """A table whose source can be read too; `left` names the columns that are not numbers."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     rule = tuple(

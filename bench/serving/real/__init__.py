@@ -1,0 +1,1 @@
+"""The serving cells on one real engine: its own loop, its own worker, and other choosers in it."""
