@@ -39,6 +39,9 @@ class DrainRounds:
     ) -> None:
         """Have a plan for these sessions with their seats; `load` counts moves under way."""
         if self._holds(seats, slots_free):
+            # Who had no seat to choose from meanwhile is new once there is one: as many slots may
+            # be free then as when none was left for it.
+            self.unseated &= seats.keys()
             return
         assigned = assign_seats(seats.values(), slots_free, load, refusals)
         self._moves = {

@@ -120,6 +120,17 @@ def test_interactive_moves_go_first() -> None:
     assert asked(look(drain, view(*here))) == [("b", "n2")]
 
 
+def test_who_found_a_full_fleet_is_seated_when_as_many_slots_are_free_as_before() -> None:
+    drain = draining()
+    here = (resident("a", "2"), resident("b", "2"))
+    assert asked(look(drain, view(*here, slots=1))) == [("a", "n2")]
+    full = resident("b", "", nowhere=FULL)
+    assert not look(drain, view(here[0], full, slots=0))
+    drain.take(Committed("a"), 1.0)
+    assert not look(drain, view(full, slots=0), 1.0)
+    assert asked(look(drain, view(here[1], slots=1), 2.0)) == [("b", "n2")]
+
+
 def test_a_reject_is_asked_again_when_it_said_and_elsewhere_first() -> None:
     drain = draining()
     here = view(resident("a"))
