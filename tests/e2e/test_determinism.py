@@ -75,6 +75,7 @@ async def test_a_run_replays_from_a_fork_that_was_kept_where_it_began(
         with pytest.raises(Conflict) as elsewhere:
             await replay(client, made, ReplayWish(snapshot_id=wrong.session_id))
         assert elsewhere.value.reason == "SNAPSHOT_DIFFERS"
+        assert "name one that does" in elsewhere.value.message
         replayed = await replay(client, made, ReplayWish(snapshot_id=kept.session_id))
         assert replayed.difference is None
         assert len(replayed.run.blocks) == 3

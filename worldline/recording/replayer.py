@@ -77,7 +77,8 @@ async def replay(
         found = compare_starts(run.header, header)
         if found is not None and wish.snapshot_id:
             raise Conflict(
-                f"session {wish.snapshot_id} does not stand where the run began: {found.message}",
+                f"session {wish.snapshot_id} does not stand where the run began ({found.message}): "
+                "name one that does, such as a fork with the same noise made before the recording",
                 reason="SNAPSHOT_DIFFERS",
                 field="from",
             )

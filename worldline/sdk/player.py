@@ -113,7 +113,8 @@ class Player:
         if not done:
             raise DeadlineExceeded(
                 f"block {self._playback.next_block_index} did not come within "
-                f"{self._block_timeout_s:g} s; the session may be frozen or its engine paused",
+                f"{self._block_timeout_s:g} s; the session may be frozen, its engine paused, or "
+                "its cohort waiting for a member that nobody plays",
                 reason="BLOCK_TIMEOUT",
             )
         return done

@@ -194,6 +194,7 @@ async def test_a_block_that_never_comes(stage: Stage) -> None:
         with pytest.raises(DeadlineExceeded) as caught:
             [block async for block in session.play(script(1))]
     assert caught.value.reason == "BLOCK_TIMEOUT"
+    assert "cohort" in caught.value.message
 
 
 @pytest.mark.parametrize("window", [0, 9])
