@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
+from services.mover.blanks import NO_BLANKS, Blanks, late_chunks, write_blanks
 from services.mover.chunking import CHUNK_INDEX_BITS
+from services.mover.crossing import settled
 from services.mover.go import GO_INDEX, GoFormat
+from services.mover.memory.host import HostMemory
 from services.mover.offer import Frozen, Offer, offer_from_proto
 from services.mover.reservation import Reservation, Staged
 from services.mover.seal import (
@@ -83,6 +86,8 @@ class Landing:
         self._wait = wait
         self._frozen: asyncio.Future[Frozen] = asyncio.get_running_loop().create_future()
         self._answering: Request | None = None
+        #: A thread that writes zeros to the slot.
+        self._blanking: asyncio.Future[None] | None = None
         self._abort = Abort()
         self._tag_base = 0
         self._transfer: Transfer | None = None
@@ -151,6 +156,7 @@ class Landing:
             await _end(watching)
 
     async def _land(self, watching: asyncio.Future[None], emit: Emit) -> mover_pb2.LandReceipt:
+        self._begin_blanking()
         await self._until(self._runtime.wires.take(self._wait, self.reservation.claims), watching)
         transfer, sealing, message = await self._grant(emit)
         moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
@@ -162,15 +168,19 @@ class Landing:
         finally:
             await _end(moving, sealed)
         seal = unpack_seal(message, verification_on=self.reservation.verification_on)
-        extent_bytes = self._offer.layout.extent_bytes
-        if seal.sent_bytes != extent_bytes:
+        if transfer.blanks and seal.digests is not None:
+            late = late_chunks(frozen.layout, transfer.blanks, seal.digests.crcs)
+            if late:
+                crcs = await self._until(transfer.land_late(late), watching)
+        if seal.sent_bytes != transfer.wire_bytes:
             raise TransferFailed(
-                f"the source sent {seal.sent_bytes} of {extent_bytes} bytes", reason="TRUNCATED"
+                f"the source sent {seal.sent_bytes} of {transfer.wire_bytes} bytes",
+                reason="TRUNCATED",
             )
         own = None if crcs is None else self._compare(frozen.layout, seal, crcs)
         self._abort.check()
         self._stage()
-        instruments().wire_bytes(extent_bytes, "receive")
+        instruments().wire_bytes(transfer.wire_bytes, "receive")
         if own is not None:
             instruments().verified(transfer.tail_ms, "landing")
         return self._receipt(frozen.layout, own, transfer)
@@ -185,6 +195,7 @@ class Landing:
         largest_bytes = largest_chunk(memory.device, offer.device, endpoint.lanes())
         shape = offer.shape.within(largest_bytes)
         verification = shape.verification
+        blanks = await self._blanked()
         self._transfer = Transfer(
             endpoint,
             Direction.RECEIVE,
@@ -194,6 +205,7 @@ class Landing:
             tag_base=base,
             digest=runtime.digest(offer.layout, memory) if verification.on else None,
             digest_last=verification is Verification.SEQUENTIAL,
+            blanks=blanks,
         )
         self._transfer.start()
         sealing, message = self._expect_seal(endpoint, base)
@@ -205,9 +217,26 @@ class Landing:
             window_chunks=shape.window_chunks,
             lease_ms=self.reservation.claims.lease_ms,
             device=memory.device,
+            blanks_taken=bool(blanks.runs),
         )
         emit(mover_pb2.LandResponse(grant=grant))
         return self._transfer, sealing, message
+
+    def _begin_blanking(self) -> None:
+        """Write zeros where the source had some, beside the wait for the wire."""
+        memory = self._runtime.slot_memory(self.reservation.slot)
+        if self._offer.blanks.runs and isinstance(memory, HostMemory):
+            extent_bytes = self._offer.layout.extent_bytes
+            self._blanking = asyncio.get_running_loop().run_in_executor(
+                self._runtime.pool, write_blanks, memory, self._offer.blanks, extent_bytes
+            )
+
+    async def _blanked(self) -> Blanks:
+        """What stays behind, once it is zeros."""
+        if self._blanking is None:
+            return NO_BLANKS
+        await asyncio.shield(self._blanking)
+        return self._offer.blanks
 
     def _expect_seal(self, endpoint: Endpoint, base: int) -> tuple[Request, memoryview]:
         layout = self._offer.layout
@@ -292,7 +321,7 @@ class Landing:
             slot=ref_to_proto(self.reservation.slot),
             topology_hash=layout.topology_hash,
             digests=None if own is None else digests_to_proto(own.digests(layout)),
-            received_bytes=transfer.moved_bytes,
+            received_bytes=transfer.moved_bytes + transfer.blank_bytes,
         )
         return mover_pb2.LandReceipt(receipt=receipt, verify_tail_ms=transfer.tail_ms)
 
@@ -312,6 +341,8 @@ class Landing:
 
     async def _quiet(self) -> None:
         runtime = self._runtime
+        if self._blanking is not None:
+            await settled([self._blanking])
         if self._landed and self._endpoint is not None:
             if self._answering is not None:
                 with contextlib.suppress(TimeoutError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from services.mover.blanks import NO_BLANKS, Blanks, blanks_from_proto, blanks_to_proto
 from services.mover.chunking import CHUNK_BYTES_MAX, WINDOW_CHUNKS_MAX, ChunkPlan
 from services.mover.slots import SlotRef, ref_from_proto
 from services.mover.transfer import Verification
@@ -65,6 +66,8 @@ class Offer:
     promote: bool = False
     #: How long the source has waited for its egress.
     waited_s: float = 0.0
+    #: What was zeros when the source looked.
+    blanks: Blanks = NO_BLANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class Grant:
     lease_ms: int
     #: Where the target's slot rests.
     device: str = "cpu"
+    #: What stays behind: what was offered, or nothing.
+    blanks: Blanks = NO_BLANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,9 @@ def offer_from_proto(message: mover_pb2.LandOffer) -> Offer:
         chunk_bytes=message.chunk_bytes,
         window_chunks=message.window_chunks,
     )
+    blanks = blanks_from_proto(message.blanks, layout)
+    if blanks.runs and not shape.verification.on:
+        raise InvalidInput("without verification nothing proves a blank", field="blanks")
     return Offer(
         ticket=ticket_from_proto(message.ticket),
         reservation_id=identifier(message.reservation_id, "reservation_id"),
@@ -147,6 +155,7 @@ def offer_from_proto(message: mover_pb2.LandOffer) -> Offer:
         device=identifier(message.device, "device"),
         promote=message.promote,
         waited_s=non_negative(message.waited_ms, "waited_ms", at_most=DURATION_MS_MAX) / 1e3,
+        blanks=blanks,
     )
 
 
@@ -168,6 +177,7 @@ def offer_to_proto(offer: Offer) -> mover_pb2.LandOffer:
         algorithm=CRC64NVME,
         granule_bytes=GRANULE_BYTES,
         waited_ms=offer.waited_s * 1e3,
+        blanks=blanks_to_proto(offer.blanks),
     )
 
 
@@ -195,6 +205,7 @@ def grant_from_proto(message: mover_pb2.LandGrant, offer: Offer) -> Grant:
         shape=checked_shape(offer.layout, shape),
         lease_ms=whole(message.lease_ms, "grant.lease_ms", at_least=1, at_most=DURATION_MS_MAX),
         device=identifier(message.device, "grant.device"),
+        blanks=offer.blanks if message.blanks_taken else NO_BLANKS,
     )
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from services.mover.blanks import NO_BLANKS, Blanks, find_blanks, late_chunks
+from services.mover.crossing import settled
 from services.mover.gate import Admitted
 from services.mover.go import GO_INDEX, GoFormat
 from services.mover.landing import PROGRESS_EVERY_S
@@ -57,6 +59,7 @@ from worldline.errors import (
 )
 from worldline.rpc.duplex import Duplex
 from worldline.state.codec import digests_to_proto
+from worldline.state.gf2 import Uint64s
 from worldline.state.segment_digests import SegmentDigests, segment_digests
 from worldline.telemetry import span
 from worldline.telemetry.metrics import instruments
@@ -116,6 +119,8 @@ class Push:
         self._transfer: Transfer | None = None
         self._land: Duplex | None = None
         self._receipt: asyncio.Task[mover_pb2.LandReceipt] | None = None
+        #: A thread that looks for zeros in the slot.
+        self._looking: asyncio.Future[Blanks] | None = None
         #: This node's egress, once it is taken.
         self._wire_id: str | None = None
         #: When the target's answer to the seal was here (loop time, seconds).
@@ -148,7 +153,7 @@ class Push:
             self._retire(well=False)
             raise
         self._retire(well=True)
-        instruments().wire_bytes(self._layout.extent_bytes, "transmit")
+        instruments().wire_bytes(outcome.push_stats.wire_bytes, "transmit")
         emit(mover_pb2.PushResponse(outcome=outcome))
 
     # --- before the freeze -------------------------------------------------------------------
@@ -156,6 +161,10 @@ class Push:
     async def _arm(self, admitted: Admitted) -> _Armed:
         source = self._source = await self._take_memory(admitted)
         shape = self._shape(source.memory)
+        if shape.verification.on:
+            self._looking = asyncio.get_running_loop().run_in_executor(
+                self._runtime.pool, find_blanks, source.memory, self._layout.extent_bytes
+            )
         asked_s = self._runtime.now()
         wait = egress_wait(admitted.claims, admitted.grant_by, asked_s)
         await self._runtime.wires.take(wait, admitted.claims)
@@ -260,6 +269,7 @@ class Push:
         stub = mover_pb2_grpc.MoverServiceStub
         target = self._runtime.channels.stub(stub, order.target_mover_address)
         self._land = land = Duplex(target.Land())
+        blanks = NO_BLANKS if self._looking is None else await asyncio.shield(self._looking)
         offer = Offer(
             ticket=order.ticket,
             reservation_id=order.reservation_id,
@@ -271,6 +281,7 @@ class Push:
             device=memory.device,
             promote=order.promote,
             waited_s=self._runtime.now() - asked_s,
+            blanks=blanks,
         )
         await land.write(mover_pb2.LandRequest(offer=offer_to_proto(offer)))
         response = await _read(land)
@@ -292,6 +303,7 @@ class Push:
             tag_base=grant.tag_base,
             digest=digest,
             digest_last=shape.verification is Verification.SEQUENTIAL,
+            blanks=grant.blanks,
         )
         return self._transfer
 
@@ -375,15 +387,22 @@ class Push:
                 moving.result()
             crcs = transfer.digested.result()
             own = None if crcs is None else segment_digests(frozen.layout, crcs)
-            seal = pack_seal(Seal(self._layout.extent_bytes, own))
+            late = [] if crcs is None else self._post_late(frozen, transfer, crcs)
+            seal = pack_seal(Seal(transfer.wire_bytes, own))
             sealing = transfer.endpoint.send(seal, armed.grant.tag_base + SEAL_INDEX)
             await moving
             await sealing.wait()
             await going.wait()
+            for each in late:
+                await each.wait()
         finally:
             moving.cancel()
             await asyncio.gather(moving, return_exceptions=True)
         return own
+
+    def _post_late(self, frozen: Frozen, transfer: Transfer, crcs: Uint64s) -> list[Request]:
+        """What was written after the look: the target sees the same in the seal, and takes it."""
+        return transfer.post_late(late_chunks(frozen.layout, transfer.blanks, crcs))
 
     def _note_answer(self, armed: _Armed) -> None:
         if armed.answering.error is None and is_answer(armed.answer):
@@ -409,8 +428,8 @@ class Push:
         tail_ms = max(receipt.verify_tail_ms, armed.transfer.tail_ms)
         shape = armed.grant.shape
         return move_pb2.PushStats(
-            wire_bytes=self._layout.extent_bytes,
-            chunks=len(shape.plan(self._layout)),
+            wire_bytes=armed.transfer.wire_bytes,
+            chunks=armed.transfer.chunk_count,
             chunk_bytes=shape.chunk_bytes,
             window_chunks=shape.window_chunks,
             # Until the target's word: a send that ended says nothing about what the target holds,
@@ -420,6 +439,7 @@ class Push:
             verification=move_pb2.Verification.Name(shape.verification),
             lanes=self._endpoint.lanes() if self._endpoint is not None else (),
             total_ms=total_s * 1e3,
+            blank_bytes=armed.transfer.blank_bytes,
         )
 
     def _report(self, moved_bytes: int, emit: Emit) -> None:
@@ -427,9 +447,8 @@ class Push:
         # Nothing moved is no news, and would keep the first bytes from being told.
         if moved_bytes and now - self._reported_at >= PROGRESS_EVERY_S:
             self._reported_at = now
-            progress = mover_pb2.PushProgress(
-                sent_bytes=moved_bytes, total_bytes=self._layout.extent_bytes
-            )
+            total_bytes = moved_bytes if self._transfer is None else self._transfer.wire_bytes
+            progress = mover_pb2.PushProgress(sent_bytes=moved_bytes, total_bytes=total_bytes)
             emit(mover_pb2.PushResponse(progress=progress))
 
     # --- afterwards --------------------------------------------------------------------------
@@ -438,6 +457,8 @@ class Push:
         self._runtime.cleaners.start(self._quiet(well), "quiet-push")
 
     async def _quiet(self, well: bool) -> None:
+        if self._looking is not None:
+            await settled([self._looking])
         if self._land is not None and not well:
             await self._land.close()
         if self._receipt is not None:

@@ -7,9 +7,10 @@ last one. No chunk waits for a digest before the next is posted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, IntEnum
 
+from services.mover.blanks import NO_BLANKS, Blanks
 from services.mover.chunking import Chunk, ChunkPlan, Window
 from services.mover.digesting import SlotDigest
 from services.mover.memory.base import SlotMemory
@@ -53,8 +54,12 @@ class Transfer:
         tag_base: int,
         digest: SlotDigest | None,
         digest_last: bool = False,
+        blanks: Blanks = NO_BLANKS,
     ) -> None:
-        """`digest_last`: nothing is digested before the last byte has moved."""
+        """`digest_last`: nothing is digested before the last byte has moved.
+
+        Chunks that `blanks` cover stay behind; at the receiving end they are zeros already.
+        """
         self.endpoint = endpoint
         self._direction = direction
         self._memory = memory
@@ -64,6 +69,9 @@ class Transfer:
         self._digest = digest
         self._digest_last = digest_last
         self._is_read_on_the_way = False
+        #: Chunks that stay behind.
+        self.blanks = tuple(blanks.chunks(plan))
+        self._blank = frozenset(chunk.index for chunk in self.blanks)
         self._posted: dict[int, Request] = {}
         self._failure: Exception | None = None
         self._abandoned = False
@@ -72,6 +80,11 @@ class Transfer:
         #: the sending end it may be there before the last byte has left.
         self.digested: asyncio.Future[Uint64s | None] = asyncio.get_running_loop().create_future()
         self._digesting: asyncio.Task[None] | None = None
+        self.blank_bytes = sum(chunk.size_bytes for chunk in self.blanks)
+        #: Bytes that travel; those of late chunks too, once they are known.
+        self.wire_bytes = plan.extent_bytes - self.blank_bytes
+        #: Chunks that travel.
+        self.chunk_count = len(plan) - len(self.blanks)
         #: Bytes whose requests have ended well.
         self.moved_bytes = 0
         #: Loop time at which the last chunk's request ended.
@@ -81,12 +94,22 @@ class Transfer:
 
     def start(self) -> None:
         """Post the first window: a receiver does so before it grants the wire."""
-        chunks = [self._plan.chunk(index) for index in self._window.to_post()]
-        for chunk in chunks:
-            self._post(chunk)
+        chunks, blanks = [], []
+        while indices := self._window.to_post():
+            for chunk in map(self._plan.chunk, indices):
+                if chunk.index in self._blank:
+                    self._window.ended(chunk.index)
+                    blanks.append(chunk)
+                else:
+                    self._post(chunk)
+                    chunks.append(chunk)
+        # After the posts: the wire waits for nothing.
+        if self._digest is not None and not self._digest_last:
+            for chunk in blanks:
+                self._digest.read(chunk)
         if self._direction is not Direction.SEND:
             return
-        for chunk in chunks:  # after the posts: the wire waits for nothing
+        for chunk in chunks:
             self._digest_early(chunk)
         if self._window.all_posted and self._digests_apart:
             self._begin_digest()
@@ -117,6 +140,31 @@ class Transfer:
         crcs = await asyncio.shield(self.digested)
         self.tail_ms = 0.0 if crcs is None else (loop.time() - self.moved_at) * 1e3
         return crcs
+
+    def post_late(self, chunks: Sequence[Chunk]) -> list[Request]:
+        """Have chunks travel that stayed behind: the source wrote to them after it had looked."""
+        self.blank_bytes -= sum(chunk.size_bytes for chunk in chunks)
+        self.wire_bytes += sum(chunk.size_bytes for chunk in chunks)
+        self.chunk_count += len(chunks)
+        post = self.endpoint.send if self._direction is Direction.SEND else self.endpoint.receive
+        for chunk in chunks:
+            part = self._memory.part(chunk.offset_bytes, chunk.size_bytes)
+            self._posted[chunk.index] = post(part, self._tag_base + chunk.index)
+        return [self._posted[chunk.index] for chunk in chunks]
+
+    async def land_late(self, chunks: Sequence[Chunk]) -> Uint64s | None:
+        """Receive them, after all others; every segment's CRC with theirs.
+
+        Raises:
+            TransferFailed: any request failed. Others may still be running: `abandon`.
+        """
+        requests = self.post_late(chunks)
+        for chunk, request in zip(chunks, requests, strict=True):
+            await request.wait()
+            self.moved_bytes += chunk.size_bytes
+            if self._digest is not None:
+                self._digest.read(chunk)
+        return None if self._digest is None else await self._digest.segment_crcs()
 
     def _check(self) -> None:
         if self._failure is not None:

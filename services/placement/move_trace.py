@@ -40,6 +40,7 @@ def describe_step(event: ev.Event, active: ActiveSpan) -> None:
         figures = event.figures
         active.set(
             bytes=figures.wire_bytes,
+            blank_bytes=figures.blank_bytes,
             chunks=figures.chunks,
             rate_bytes_per_s=figures.rate_bytes_per_s,
         )

@@ -85,6 +85,8 @@ class PushFigures:
     verify_tail_ms: float
     verification: int
     lanes: tuple[str, ...] = ()
+    #: Zeros that stayed behind.
+    blank_bytes: int = 0
 
     @property
     def rate_bytes_per_s(self) -> float:

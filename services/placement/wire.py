@@ -212,6 +212,7 @@ def figures_from_proto(message: move_pb2.PushStats) -> PushFigures:
         verify_tail_ms=non_negative(message.verify_tail_ms, "push_stats.verify_tail_ms"),
         verification=int(message.verification),
         lanes=tuple(message.lanes),
+        blank_bytes=whole(message.blank_bytes, "push_stats.blank_bytes"),
     )
 
 
@@ -228,6 +229,7 @@ def figures_to_proto(figures: PushFigures | None) -> move_pb2.PushStats | None:
         verify_tail_ms=figures.verify_tail_ms,
         verification=move_pb2.Verification.Name(figures.verification),
         lanes=figures.lanes,
+        blank_bytes=figures.blank_bytes,
     )
 
 

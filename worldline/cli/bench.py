@@ -139,6 +139,7 @@ def to_document(figures: Figures) -> dict[str, Any]:
     return {
         "preset": figures.preset,
         "bytes": verified[-1].wire_bytes,
+        "blank_bytes": verified[-1].blank_bytes,
         "phases_s": {
             name: _median([record.timings_ms.get(name, 0.0) / 1e3 for record in figures.records])
             for name in phases

@@ -25,7 +25,7 @@ from worldline.cli.output import (
 from worldline.cli.quantities import duration_ms, human_ms
 from worldline.cli.watching import Watch
 from worldline.errors import DeadlineExceeded, Unavailable, WorldlineError
-from worldline.sdk import Client, MovePhase, MoveRecord
+from worldline.sdk import Client, MovePhase, MoveRecord, PushStats
 from worldline.sdk import Progress as MoveProgress
 
 #: How long a client that leaves asks for the id of the move that it leaves behind.
@@ -219,7 +219,7 @@ def print_record(record: MoveRecord) -> None:
         console.print(
             f"wire {human_bytes(stats.wire_bytes)} in {stats.chunks} chunks of "
             f"{human_bytes(stats.chunk_bytes)}, {human_bytes(stats.rate_bytes_per_s)}/s, "
-            f"lanes {', '.join(stats.lanes) or 'unknown'}",
+            f"lanes {', '.join(stats.lanes) or 'unknown'}{_blank(stats)}",
             markup=False,
         )
     if record.committed:
@@ -228,3 +228,7 @@ def print_record(record: MoveRecord) -> None:
             f"digests source {hex_digest(record.source_digest)}, "
             f"target {hex_digest(record.target_digest)}: {equal}"
         )
+
+
+def _blank(stats: PushStats) -> str:
+    return f"; {human_bytes(stats.blank_bytes)} of zeros stayed" if stats.blank_bytes else ""

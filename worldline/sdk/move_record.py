@@ -75,7 +75,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class PushStats:
-    """What the wire did; `verified` tells whether digests were computed on the way."""
+    """What the wire did; `verified` tells whether digests were computed on the way.
+
+    `blank_bytes`: zeros of the state that did not travel; the target wrote and verified them.
+    """
 
     wire_bytes: int
     chunks: int
@@ -85,6 +88,7 @@ class PushStats:
     verify_tail_ms: float
     verified: bool
     lanes: tuple[str, ...]
+    blank_bytes: int = 0
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -200,6 +204,7 @@ def push_stats_from_proto(message: move_pb2.PushStats) -> PushStats:
         verified=message.verification
         not in (move_pb2.VERIFICATION_UNSPECIFIED, move_pb2.VERIFICATION_OFF),
         lanes=tuple(message.lanes),
+        blank_bytes=message.blank_bytes,
     )
 
 

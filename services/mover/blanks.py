@@ -1,0 +1,172 @@
+"""Blanks: granules that hold nothing but zeros, and so need not travel.
+
+A state is an allocation, and not all of it is ever written: of Matrix-Game-2's 19.4 % is caches
+that no step writes or reads (paper, section 3.3). Before the freeze the source looks for them and
+names them in its offer; the target writes zeros there and digests what it wrote, while the world
+still runs.
+
+Nothing is believed. Both ends digest every granule of the frozen state as ever, and the source's
+digests are in the seal. A chunk that was written after the source looked has another digest there
+than zeros have. Both ends see that, and such a chunk, a late one, travels after all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from services.mover.chunking import Chunk, ChunkPlan
+from services.mover.memory.base import SlotMemory
+from services.mover.memory.host import HostMemory
+from worldline.errors import InvalidInput
+from worldline.state.digest import GRANULE_BYTES, crc64
+from worldline.state.gf2 import Uint64s
+from worldline.state.layout import Layout
+from worldline.state.segments import segments_of
+from worldline.v1 import mover_pb2
+
+#: A state with more runs is no state with leaves that nobody writes; the rest travels.
+RUNS_MAX = 4_096
+#: Most granules are found to be written by one of so many looks at so many bytes.
+_LOOKS = 8
+_LOOK_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Blanks:
+    """Runs of granules, ascending and apart: (first granule, granules).
+
+    Raises:
+        InvalidInput: runs that are empty, out of order or too many.
+    """
+
+    runs: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.runs) > RUNS_MAX:
+            raise InvalidInput(
+                f"{len(self.runs)} runs of blank granules, at most {RUNS_MAX} are taken",
+                field="blanks",
+            )
+        if any(first < 0 or count < 1 for first, count in self.runs):
+            raise InvalidInput("a run of blank granules is empty", field="blanks")
+        if any(before[0] + before[1] >= behind[0] for before, behind in pairwise(self.runs)):
+            raise InvalidInput("runs of blank granules touch or are out of order", field="blanks")
+
+    @property
+    def granule_count(self) -> int:
+        """Granules of all runs."""
+        return sum(count for _, count in self.runs)
+
+    def cover(self, chunk: Chunk) -> bool:
+        """Whether every granule of the chunk is blank: only whole chunks stay behind."""
+        place = bisect_right(self.runs, chunk.first_granule, key=lambda run: run[0]) - 1
+        if place < 0:
+            return False
+        first, count = self.runs[place]
+        return chunk.first_granule + chunk.granule_count <= first + count
+
+    def chunks(self, plan: ChunkPlan) -> Iterator[Chunk]:
+        """The chunks of a plan that stay behind, in order."""
+        return (chunk for chunk in plan if self.cover(chunk)) if self.runs else iter(())
+
+    def within(self, layout: Layout) -> Blanks:
+        """The same.
+
+        Raises:
+            InvalidInput: a run beyond the layout's extent.
+        """
+        granules = -(-layout.extent_bytes // GRANULE_BYTES)
+        if self.runs and sum(self.runs[-1]) > granules:
+            raise InvalidInput(
+                f"blank granules up to {sum(self.runs[-1])} of {granules}", field="blanks"
+            )
+        return self
+
+
+NO_BLANKS = Blanks()
+
+
+def find_blanks(memory: SlotMemory, extent_bytes: int) -> Blanks:
+    """The blank granules of a slot. Blocks for as long as a core reads them; for a thread.
+
+    Whoever owns the slot may write meanwhile: what this finds is a guess until it is sealed. Device
+    memory has no blanks yet: all of it travels.
+    """
+    if not isinstance(memory, HostMemory):
+        return NO_BLANKS
+    granules = range(-(-extent_bytes // GRANULE_BYTES))
+    return Blanks(_runs(each for each in granules if _is_blank(memory, each, extent_bytes)))
+
+
+def write_blanks(memory: HostMemory, blanks: Blanks, extent_bytes: int) -> None:
+    """Make them zeros. Blocks; for a thread."""
+    zeros = memoryview(bytes(GRANULE_BYTES))
+    for first, count in blanks.runs:
+        for start in range(first * GRANULE_BYTES, (first + count) * GRANULE_BYTES, GRANULE_BYTES):
+            memory.write(start, zeros[: max(0, extent_bytes - start)])
+
+
+def late_chunks(layout: Layout, chunks: Iterable[Chunk], crcs: Uint64s) -> tuple[Chunk, ...]:
+    """Of the chunks that stayed behind, those whose digests are not those of zeros.
+
+    `crcs` is one CRC per segment of the layout, of the source's frozen bytes.
+    """
+    segments = segments_of(layout, GRANULE_BYTES)
+    late = []
+    for chunk in chunks:
+        run = segments.run(chunk.first_granule, chunk.granule_count)
+        sizes = np.diff(segments.bounds[run.start : run.stop + 1])
+        found = crcs[run.start : run.stop]
+        if any(_crc_of_zeros(int(size)) != crc for size, crc in zip(sizes, found, strict=True)):
+            late.append(chunk)
+    return tuple(late)
+
+
+def blanks_to_proto(blanks: Blanks) -> list[mover_pb2.GranuleRun]:
+    """The wire form."""
+    return [
+        mover_pb2.GranuleRun(first_granule=first, granule_count=count)
+        for first, count in blanks.runs
+    ]
+
+
+def blanks_from_proto(messages: Iterable[mover_pb2.GranuleRun], layout: Layout) -> Blanks:
+    """Parse.
+
+    Raises:
+        InvalidInput: as `Blanks`, or beyond the layout's extent.
+    """
+    runs = tuple((each.first_granule, each.granule_count) for each in messages)
+    return Blanks(runs).within(layout)
+
+
+def _is_blank(memory: HostMemory, granule: int, extent_bytes: int) -> bool:
+    start = granule * GRANULE_BYTES
+    part = memory.part(start, min(GRANULE_BYTES, extent_bytes - start))
+    step = max(1, part.nbytes // _LOOKS)
+    if any(any(part[at : at + _LOOK_BYTES]) for at in range(0, part.nbytes, step)):
+        return False
+    return crc64(part) == _crc_of_zeros(part.nbytes)
+
+
+def _runs(granules: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """The longest where there are too many, in order."""
+    runs: list[list[int]] = []
+    for granule in granules:
+        if runs and sum(runs[-1]) == granule:
+            runs[-1][1] += 1
+        else:
+            runs.append([granule, 1])
+    longest = sorted(runs, key=lambda run: -run[1])[:RUNS_MAX]
+    return tuple((first, count) for first, count in sorted(longest))
+
+
+@lru_cache(maxsize=4_096)
+def _crc_of_zeros(size_bytes: int) -> int:
+    return crc64(bytes(size_bytes))
