@@ -7,9 +7,10 @@ restart everyone registered gets one lease to report.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from services.placement.choose import Candidate
@@ -17,11 +18,13 @@ from services.placement.device import DeviceRecord, Place
 from services.placement.move import Move
 from services.placement.phases import MovePhase
 from services.placement.records import EngineRecord, NodeRecord, SessionRecord, SessionState
-from services.placement.values import Party
+from services.placement.values import Party, SlotName
 from worldline.admissibility.profile_row import ProfileRow, RequestShape, shape_of
 from worldline.contract import Contract
 from worldline.errors import Fenced, NotFound
 
+#: A report is about a second old: nobody releases so many slots in one.
+RELEASED_MAX = 16_384
 #: Sessions that generate nothing.
 _IDLE = (SessionState.LOST, SessionState.SUSPENDED)
 
@@ -55,6 +58,10 @@ class Fleet:
         self._node_until: dict[str, float] = {}
         self._engine_until: dict[str, float] = {}
         self._foreign: dict[str, Counter[str]] = {}
+        #: Of those, the LIVE ones with their devices: they may be released at any moment.
+        self._foreign_live: dict[str, dict[SlotName, str]] = {}
+        #: What movers took back, lately: no other use of a slot has its name.
+        self._released: OrderedDict[SlotName, None] = OrderedDict()
         self._rows: dict[str, dict[RequestShape, _Told]] = {}
         #: By engine and preset: where two runs of it parted there; empty: nowhere.
         self._self_checks: dict[str, dict[str, str]] = {}
@@ -91,6 +98,7 @@ class Fleet:
         self.nodes[node.node_id] = node
         self._node_until[node.node_id] = now + self.node_lease_ms / 1e3
         self._foreign[node.node_id] = Counter()
+        self._foreign_live[node.node_id] = {}
         self._changed(node.node_id)
 
     def put_engine(self, engine: EngineRecord, now: float) -> None:
@@ -111,13 +119,27 @@ class Fleet:
         for node_id in self.nodes:
             self._changed(node_id)
 
-    def renew_node(self, node_id: str, incarnation: str, foreign: Counter[str], now: float) -> None:
-        """Extend a node's lease; `foreign` counts slots by device that nobody here knows of.
+    def renew_node(
+        self,
+        node_id: str,
+        incarnation: str,
+        foreign: Counter[str],
+        now: float,
+        live: Mapping[SlotName, str] = MappingProxyType({}),
+    ) -> None:
+        """Extend a node's lease; `foreign` counts slots by device that nobody here knows of, `live`
+        are the LIVE ones among them, with their devices.
 
         Raises:
             NotFound: register first. Fenced: another process has this name now.
         """
         _check(self.node(node_id).incarnation, incarnation, "node", node_id)
+        # The report may have been on its way while a slot was released.
+        late = [device for slot, device in live.items() if slot in self._released]
+        foreign = foreign - Counter(late)
+        self._foreign_live[node_id] = {
+            slot: device for slot, device in live.items() if slot not in self._released
+        }
         changed = foreign != self._foreign[node_id] or not self.node_alive(node_id, now)
         self._node_until[node_id] = now + self.node_lease_ms / 1e3
         self._foreign[node_id] = foreign
@@ -161,6 +183,16 @@ class Fleet:
     def differing(self, engine_id: str) -> frozenset[str]:
         """The presets that the engine does not generate twice with the same bits."""
         return frozenset(name for name, differs in self.self_checks(engine_id).items() if differs)
+
+    def slot_released(self, slot: SlotName) -> None:
+        """Its mover has taken it back: it is free now, whatever the node's last report said."""
+        self._released[slot] = None
+        while len(self._released) > RELEASED_MAX:
+            self._released.popitem(last=False)
+        device = self._foreign_live.get(slot.node_id, {}).pop(slot, None)
+        if device is not None:
+            self._foreign[slot.node_id] -= Counter((device,))
+            self._changed(slot.node_id)
 
     def node(self, node_id: str, field: str = "node_id") -> NodeRecord:
         """The node of that name; `field` is what the asker calls it.

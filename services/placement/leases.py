@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import structlog
 
@@ -125,7 +126,13 @@ class Leases:
         moves = self._runtime.open_move_tasks()
         foreign = foreign_slots(uses, node_id, sessions, moves)
         now = _now()
-        fleet.renew_node(node_id, request.incarnation, foreign, now)
+        fleet.renew_node(
+            node_id,
+            request.incarnation,
+            Counter(one.device for one in foreign),
+            now,
+            {one.slot: one.device for one in foreign if one.live},
+        )
         self._reported.note_slots(node_id, request.slots)
         closing = self._runtime.closing.keys() | self._suspensions.under_way()
         found = find_orphans(uses, sessions, moves, self._orphan_grace_ms, closing)

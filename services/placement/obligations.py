@@ -51,6 +51,7 @@ class Obligations:
             mover_pb2.ReleaseRequest(slot=slot_to_proto(slot), session_id=session_id),
             timeout_s=self._deadlines.quick_s,
         )
+        self._fleet.slot_released(slot)
 
     async def _with_engine(
         self, what: str, party: Party, make: Callable[[], Awaitable[object]]

@@ -8,7 +8,6 @@ there learns from its own renewals that it owns nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -75,11 +74,11 @@ def foreign_slots(
     node_id: str,
     sessions: tuple[SessionRecord, ...],
     moves: tuple[Move, ...],
-) -> Counter[str]:
-    """Slots in use, by device, that the directory does not count itself.
+) -> tuple[SlotUse, ...]:
+    """Slots in use that the directory does not count itself.
 
-    They are quarantined, orphaned, or probing.
+    They are quarantined, orphaned, or probing; or were released since the report was made.
     """
     known = {one.session_id for one in sessions if one.node_id == node_id}
     known |= {one.session_id for one in moves}
-    return Counter(use.device for use in uses if use.session_id not in known)
+    return tuple(use for use in uses if use.session_id not in known)

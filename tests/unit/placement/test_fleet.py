@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from services.placement.fleet import Fleet
+from services.placement.fleet import RELEASED_MAX, Fleet
 from services.placement.phases import MovePhase
 from services.placement.records import SessionState, address
-from services.placement.values import Party
+from services.placement.values import Party, SlotName
 from tests.rows import row
 from tests.unit.placement.makers import contract, engine, entry, node, session
 from worldline.errors import Fenced, InvalidInput, NotFound
@@ -77,6 +77,32 @@ def test_an_open_move_holds_a_slot_at_both_ends(fleet: Fleet) -> None:
     assert kept == [3, 3]
     fleet.renew_node("n1", "j1", Counter(cpu=2), 0.0)
     assert fleet.slots_used((here,), ()) == {("n1", "cpu"): 3}
+
+
+def test_a_slot_that_was_released_is_free_whatever_a_report_says(fleet: Fleet) -> None:
+    """A planner that prunes branches has their slots for the next ones at once."""
+    told: list[str] = []
+    fleet.on_change(told.append)
+    first, second, stuck = (SlotName("n1", index, 1) for index in range(3))
+    live = {first: "cpu", second: "cpu"}
+    used = ("n1", "cpu")
+    fleet.renew_node("n1", "j1", Counter(cpu=3), 0.0, live)
+    assert fleet.slots_used((), ())[used] == 3
+    told.clear()
+    fleet.slot_released(first)
+    assert (fleet.slots_used((), ())[used], told) == (2, ["n1"])
+    # Twice, of another node, or in quarantine: nothing is counted off.
+    for slot in (first, SlotName("n2", 0, 1), stuck):
+        fleet.slot_released(slot)
+    assert (fleet.slots_used((), ())[used], told) == (2, ["n1"])
+    # A report that was on its way meanwhile, and its slot's next use.
+    fleet.renew_node("n1", "j1", Counter(cpu=3), 0.0, live)
+    assert fleet.slots_used((), ())[used] == 2
+    fleet.renew_node("n1", "j1", Counter(cpu=1), 0.0, {SlotName("n1", 0, 2): "cpu"})
+    assert fleet.slots_used((), ())[used] == 1
+    for index in range(RELEASED_MAX + 1):
+        fleet.slot_released(SlotName("n2", 0, index + 1))
+    assert len(fleet._released) == RELEASED_MAX
 
 
 def test_the_snapshot_says_what_choices_need(fleet: Fleet) -> None:

@@ -76,5 +76,5 @@ def test_what_the_directory_counts_itself_is_not_foreign() -> None:
         replace(USE, session_id="probe-1", live=False),
     )
     moves = (entry(session_id="coming").move,)
-    assert foreign_slots(uses, "n1", (session(),), moves) == {"cpu": 1}
-    assert foreign_slots(uses, "n2", (session(),), moves) == {"cpu": 2}
+    assert foreign_slots(uses, "n1", (session(),), moves) == uses[2:]
+    assert foreign_slots(uses, "n2", (session(),), moves) == (uses[0], uses[2])

@@ -225,6 +225,24 @@ async def test_foreign_slots_count_as_taken(cluster: Cluster) -> None:
     assert (await nodes(cluster))["n1"].devices[0].slots_free == 4
 
 
+async def test_a_slot_that_came_back_since_the_last_report_is_free(cluster: Cluster) -> None:
+    """Who closes a session and opens another is not told of a full node that is full no more."""
+    opened = [(await cluster.open()).session for _ in range(4)]
+    uses = [(one.slot, one.session_id) for one in opened]
+    gate = cluster.faults.hold("e1.CloseWorld")
+    request = placement_pb2.CloseSessionRequest(session_id=opened[0].session_id)
+    closing = asyncio.ensure_future(cluster.ask("CloseSession", request))
+    await cluster.faults.reach("e1.CloseWorld")
+    await renew_node(cluster, uses)
+    assert (await nodes(cluster))["n1"].devices[0].slots_free == 0
+    gate.set()
+    await closing
+    assert (await nodes(cluster))["n1"].devices[0].slots_free == 1
+    await renew_node(cluster, uses)  # made before the slot came back
+    assert (await nodes(cluster))["n1"].devices[0].slots_free == 1
+    assert (await cluster.open()).session.state == "live"
+
+
 async def test_an_engine_learns_what_it_owns(cluster: Cluster) -> None:
     session_id = await cluster.session()
     assert await cluster.renew_engine("e1") == {session_id: 1}
