@@ -42,7 +42,8 @@ def lossy(
     """Send less than a running world's state, in every known way, and see what its viewer gets.
 
     One thread, so that the bits do not depend on the number of cores. Exit status
-    1: what should be exact was not; 2: wrong usage, or no matplotlib for a figure.
+    1: what should be exact was not; 2: wrong usage, or no matplotlib for a
+    figure.
     """
     torch.set_num_threads(1)
     try:

@@ -42,8 +42,9 @@ def top(
 ) -> None:
     """Watch the whole cluster: moves under way, nodes, sessions and recent rejects.
 
-    With --json one JSON object a line and refresh, until Ctrl-C; without it, where
-    stdout is no terminal, one frame. A placement that goes away is waited for.
+    With --json one JSON object a line and refresh, until Ctrl-C; without it,
+    where stdout is no terminal, one frame. A placement that goes away is waited
+    for.
 
     Where the terminal is narrow columns are left out: `--json` has all.
     """

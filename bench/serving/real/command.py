@@ -32,10 +32,11 @@ def real(
 ) -> None:
     """Run the paper's arms on one real engine: its loop, its worker's thread, its model.
 
-    One interactive session with a period and a floor, and a finite bulk job. The engine first
-    measures its quanta; both periods are chosen from them. Arms take turns. Times are the
-    machine's own, so figures differ from run to run. Exit status 1: the arms did not come in the
-    paper's order, or the knob gave bulk nothing. 2: wrong usage, or no such device.
+    One interactive session with a period and a floor, and a finite bulk job. The
+    engine first measures its quanta; both periods are chosen from them. Arms take
+    turns. Times are the machine's own, so figures differ from run to run. Exit
+    status 1: the arms did not come in the paper's order, or the knob gave bulk
+    nothing; 2: wrong usage, or no such device.
     """
     # torch takes seconds to import, and the other commands need none.
     from bench.serving.real.proof import Plan, proof
