@@ -220,6 +220,9 @@ class Engine:
         """Build a preset's weights, run its first-block transient, check that it repeats itself.
 
         Returns its state's bytes, and what came of the self-check.
+
+        Raises:
+            CapacityExhausted: there is no memory, or no tensors of the model's, for the check.
         """
         loaded = await self._models.warm(spec.preset)
         found = SelfCheck(spec.preset)

@@ -6,10 +6,9 @@ import time
 from collections.abc import Generator
 from typing import cast
 
-import torch
-
 from services.engine.device import EngineDevice
 from services.engine.models import Loaded
+from services.engine.privateslot import private_bytes
 from services.engine.profile import Profiles
 from services.engine.quantum import decoded, step
 from services.engine.worker import Worker
@@ -29,7 +28,7 @@ async def measure(worker: Worker, loaded: Loaded, shape: RequestShape, profiles:
     here get theirs, and wait for one quantum of another as they may for any.
 
     Raises:
-        CapacityExhausted: the model has no tensors for one more session.
+        CapacityExhausted: the model has no tensors for one more session, or its device no memory.
     """
     world = _Throwaway(loaded, shape, worker.device)
     try:
@@ -63,8 +62,7 @@ class _Throwaway:
         if isinstance(self._model, OwnsState):
             self._state, self._lent = self._model.lend(), True
         else:
-            extent_bytes, device = self._layout.extent_bytes, self._device.torch_device
-            buffer = torch.zeros(extent_bytes, dtype=torch.uint8, device=device)
+            buffer = private_bytes(self._layout.extent_bytes, self._device)
             self._state = cast(StateTree, materialize(self._layout, buffer))
         self._model.initialise(self._state, seed=0)
 

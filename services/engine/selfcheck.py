@@ -96,7 +96,8 @@ class SelfChecks:
         """What came of the preset's check, which is made now where it was not yet.
 
         Raises:
-            CapacityExhausted: the model has no tensors for one more session now.
+            CapacityExhausted: there is no memory for one more session now, or no tensors of the
+                model's.
         """
         preset = loaded.model.preset
         async with self._checking:
@@ -114,10 +115,16 @@ class SelfChecks:
 
         Raises:
             Conflict: NOT_DETERMINISTIC: it is at T0, and its preset differed.
-            CapacityExhausted: as `of`.
+            CapacityExhausted: as `of`; it is at T0.
         """
-        found = await self.of(loaded)
-        if found.differs and contract.determinism_tier is DeterminismTier.T0_BITWISE:
+        exact = contract.determinism_tier is DeterminismTier.T0_BITWISE
+        try:
+            found = await self.of(loaded)
+        except CapacityExhausted:
+            if exact:
+                raise
+            return  # another tier promises nothing that would have to be checked
+        if found.differs and exact:
             raise Conflict(
                 f"this engine does not generate {found.preset} twice with the same bits "
                 f"({found.differs}), so it takes no T0 world of it: ask for T1, or allow the drop "
@@ -131,7 +138,7 @@ async def check(worker: Worker, loaded: Loaded) -> SelfCheck:
     """Generate, repeat, compare. Quantum by quantum, so that worlds that play here get theirs.
 
     Raises:
-        CapacityExhausted: the model has no tensors for one more session.
+        CapacityExhausted: there is no memory for one more session, or no tensors of the model's.
     """
     loaded = sample_of(loaded)
     planned = plan_of(loaded.layout.extent_bytes, loaded.model.quanta_per_block)
@@ -203,7 +210,7 @@ class _Throwaway:
         """A fresh state from that seed.
 
         Raises:
-            CapacityExhausted: the model has no tensors for it.
+            CapacityExhausted: there is no memory for it, or no tensors of the model's.
         """
         model, layout = self._loaded.model, self._loaded.layout
         self._memory = memory_for(model, PrivateSlot(layout.extent_bytes, self._device), layout)

@@ -15,7 +15,7 @@ from services.engine.model.config import MG2, TINY
 from services.engine.model.dirty import DirtyWorld
 from services.engine.model.weights import build_weights
 from services.engine.models import Loaded
-from services.engine.privateslot import PrivateSlot
+from services.engine.privateslot import PrivateSlot, private_bytes
 from services.engine.selfcheck import SMALL_BYTES, Plan, SelfCheck, SelfChecks, check, plan_of
 from services.engine.settings import EngineSettings
 from services.engine.worker import Worker
@@ -158,6 +158,27 @@ async def test_a_t0_world_does_not_arrive_where_its_preset_differs(
     frozen.manifest.determinism_tier = T1
     contract = contract_to_proto(contract_of(determinism_tier=T1))
     await target.ask("Attach", attach_request(frozen, slot, contract=contract))
+
+
+async def test_without_memory_for_a_check_t0_is_refused_by_name_and_t1_is_not(
+    engine: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device whose slots take all of it: nobody's fault, and no failure of the model."""
+    engine.engine.self_checks = SelfChecks(engine.worker)
+
+    def nothing_left(size_bytes: int, device: EngineDevice) -> torch.Tensor:
+        return private_bytes(1 << 62, device)
+
+    monkeypatch.setattr("services.engine.privateslot.private_bytes", nothing_left)
+    with pytest.raises(CapacityExhausted, match="fewer slots") as caught:
+        await engine.open()
+    assert caught.value.reason == "NO_PRIVATE_MEMORY"
+    assert caught.value.retry_after_ms > 0
+    assert engine.engine.sessions == {}
+    assert engine.slots.free == [0, 1, 2, 3]
+    await engine.open(determinism_tier=T1)
+    monkeypatch.undo()
+    await engine.open("s2")
 
 
 def test_large_states_are_checked_for_one_block() -> None:
