@@ -137,10 +137,8 @@ def _decide_fit(request: SessionRequest, policy: Policy, fit: SessionFit) -> Ver
             f"{engine_id} has a free slot; the client paces the world, so no period has to fit",
             numbers,
         )
-    block = (
-        f"a block of {numbers['steps']:.0f} steps takes {numbers['block_ms']:.1f} of "
-        f"{numbers['period_ms']:g} ms"
-    )
+    steps = "1 step" if numbers["steps"] == 1 else f"{numbers['steps']:.0f} steps"
+    block = f"a block of {steps} takes {numbers['block_ms']:.1f} of {numbers['period_ms']:g} ms"
     busy = f"{fit.utilization_wanted:.0%} busy, at most {fit.utilization_max:.0%} is allowed"
     if fit.reason is None:
         return Verdict.admit(f"{engine_id} would be {busy}: {block}", numbers)

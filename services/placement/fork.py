@@ -146,9 +146,10 @@ def no_room_for(verdict: Verdict, index: int, wish: ForkWish) -> Verdict:
     """The verdict on a fork of which branch `index` found no room: the others had, so far."""
     if verdict.reason is None:
         return verdict
+    branches = "branch" if wish.count == 1 else "branches"
     return Verdict.reject(
         verdict.reason,
-        f"{wish.count} branches of session {wish.session_id}, room for {index}: "
+        f"{wish.count} {branches} of session {wish.session_id}, room for {index}: "
         f"{verdict.explanation}",
         {**verdict.numbers, "branches": float(wish.count), "branches_with_room": float(index)},
         retry_after_ms=verdict.retry_after_ms,

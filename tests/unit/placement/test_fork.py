@@ -124,6 +124,7 @@ def test_a_reject_says_for_how_many_there_is_room() -> None:
     assert (told.reason, told.retry_after_ms) == (no.reason, 700)
     assert told.explanation == "3 branches of session s, room for 1: all 4 slots"
     assert told.numbers == {"slots_total": 4.0, "branches": 3.0, "branches_with_room": 1.0}
+    assert no_room_for(no, 0, wish(1)).explanation.startswith("1 branch of session s, room for 0")
     yes = Verdict.admit("room")
     assert no_room_for(yes, 1, wish(3)) is yes
 
