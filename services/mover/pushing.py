@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from services.mover.blanks import NO_BLANKS, Blanks, find_blanks, late_chunks
-from services.mover.crossing import settled
+from services.mover.blanks import late_chunks
 from services.mover.gate import Admitted
 from services.mover.go import GO_INDEX, GoFormat
 from services.mover.landing import PROGRESS_EVERY_S
 from services.mover.memory.base import SlotMemory
-from services.mover.memory.scratch import random_memory
 from services.mover.offer import (
     Frozen,
     Grant,
@@ -35,6 +33,7 @@ from services.mover.offer import (
     offer_to_proto,
     order_from_proto,
 )
+from services.mover.pushsource import PushSource, take_source
 from services.mover.seal import (
     ANSWER_BYTES,
     ANSWER_INDEX,
@@ -43,8 +42,6 @@ from services.mover.seal import (
     is_answer,
     pack_seal,
 )
-from services.mover.slots import SlotRole
-from services.mover.tickets import Subject, Use, check_offered, check_source
 from services.mover.transfer import Direction, Transfer, Verification
 from services.mover.transport.base import Endpoint, Request
 from services.mover.wirewait import WireWait, egress_wait
@@ -63,7 +60,6 @@ from worldline.state.gf2 import Uint64s
 from worldline.state.segment_digests import SegmentDigests, segment_digests
 from worldline.telemetry import span
 from worldline.telemetry.metrics import instruments
-from worldline.ticket import MovePurpose
 from worldline.v1 import move_pb2, mover_pb2, mover_pb2_grpc
 
 if TYPE_CHECKING:
@@ -81,14 +77,6 @@ _ASK_AGAIN_MS = 100
 _ORDER_S = 5.0
 Emit = Callable[[mover_pb2.PushResponse], None]
 Requests = AsyncIterator[mover_pb2.PushRequest]
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """What is pushed, and how to let go of it."""
-
-    memory: SlotMemory
-    let_go: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +102,11 @@ class Push:
         self._runtime = runtime
         self._order = order
         self._layout = order.layout
-        self._source: _Source | None = None
+        self._source: PushSource | None = None
         self._endpoint: Endpoint | None = None
         self._transfer: Transfer | None = None
         self._land: Duplex | None = None
         self._receipt: asyncio.Task[mover_pb2.LandReceipt] | None = None
-        #: A thread that looks for zeros in the slot.
-        self._looking: asyncio.Future[Blanks] | None = None
         #: This node's egress, once it is taken.
         self._wire_id: str | None = None
         #: When the target's answer to the seal was here (loop time, seconds).
@@ -159,12 +145,10 @@ class Push:
     # --- before the freeze -------------------------------------------------------------------
 
     async def _arm(self, admitted: Admitted) -> _Armed:
-        source = self._source = await self._take_memory(admitted)
+        source = self._source = await take_source(self._runtime, self._order, admitted)
         shape = self._shape(source.memory)
         if shape.verification.on:
-            self._looking = asyncio.get_running_loop().run_in_executor(
-                self._runtime.pool, find_blanks, source.memory, self._layout.extent_bytes
-            )
+            source.look(self._runtime.pool, self._layout.extent_bytes)
         asked_s = self._runtime.now()
         wait = egress_wait(admitted.claims, admitted.grant_by, asked_s)
         await self._runtime.wires.take(wait, admitted.claims)
@@ -173,7 +157,7 @@ class Push:
             # The target's own refusal comes first, and says more.
             async with asyncio.timeout_at(wait.until_s + _REASON_S):
                 wires, wire_id = self._runtime.wires, wait.ask.wire_id
-                offering = self._offer(source.memory, shape, asked_s)
+                offering = self._offer(source, shape, asked_s)
                 land, grant = await wires.until_granted(wire_id, offering)
                 # What it took to ask counts too, and the target does not know it.
                 go_by = self._go_by(wait, grant)
@@ -215,61 +199,14 @@ class Push:
         )
         return checked_shape(self._layout, shape)
 
-    async def _take_memory(self, admitted: Admitted) -> _Source:
-        order, runtime, claims = self._order, self._runtime, admitted.claims
-        subject = Subject(
-            session_id=order.session_id,
-            topology_hash=self._layout.topology_hash,
-            extent_bytes=self._layout.extent_bytes,
-            epoch=order.epoch,
-        )
-        check_offered(claims, subject)
-        check_source(claims, runtime.node_id, subject)
-        if claims.purpose is MovePurpose.PROBE:
-            runtime.book.redeem(claims, Use.PUSH, admitted.grant_by, runtime.now())
-            return await self._scratch()
-        slot = order.slot
-        if slot is None:
-            raise InvalidInput("a session's push needs its slot", field="source_slot")
-        state = runtime.slots.resolve(slot, order.session_id, frozenset({SlotRole.LIVE}))
-        if self._layout.extent_bytes > state.extent_bytes:
-            raise InvalidInput(
-                f"the layout covers {self._layout.extent_bytes} bytes, the slot holds "
-                f"{state.extent_bytes}",
-                field="layout.extent_bytes",
-            )
-        runtime.book.redeem(claims, Use.PUSH, admitted.grant_by, runtime.now())
-        runtime.slots.pin(slot)
-        return _Source(runtime.slot_memory(slot), lambda: runtime.slots.unpin(slot, runtime.now()))
-
-    async def _scratch(self) -> _Source:
-        """Random bytes in the same kind of memory as a slot's."""
-        extent_bytes = self._layout.extent_bytes
-        shelf = self._runtime.slots.shelf(self._order.probe_device)
-        if extent_bytes > shelf.slot_bytes:
-            raise InvalidInput(
-                f"a probe of {extent_bytes} bytes is larger than a slot",
-                field="layout.extent_bytes",
-            )
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._runtime.pool, random_memory, shelf.device, extent_bytes)
-        try:
-            scratch = await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await asyncio.wait({work})
-            if work.exception() is None:
-                work.result().close()
-            raise
-        return _Source(scratch, scratch.close)
-
     async def _offer(
-        self, memory: SlotMemory, shape: Shape, asked_s: float
+        self, source: PushSource, shape: Shape, asked_s: float
     ) -> tuple[Duplex, Grant]:
         order = self._order
         stub = mover_pb2_grpc.MoverServiceStub
         target = self._runtime.channels.stub(stub, order.target_mover_address)
         self._land = land = Duplex(target.Land())
-        blanks = NO_BLANKS if self._looking is None else await asyncio.shield(self._looking)
+        blanks = await source.blanks()
         offer = Offer(
             ticket=order.ticket,
             reservation_id=order.reservation_id,
@@ -278,7 +215,7 @@ class Push:
             layout=self._layout,
             shape=shape,
             worker_address=self._runtime.transport.address,
-            device=memory.device,
+            device=source.memory.device,
             promote=order.promote,
             waited_s=self._runtime.now() - asked_s,
             blanks=blanks,
@@ -457,8 +394,6 @@ class Push:
         self._runtime.cleaners.start(self._quiet(well), "quiet-push")
 
     async def _quiet(self, well: bool) -> None:
-        if self._looking is not None:
-            await settled([self._looking])
         if self._land is not None and not well:
             await self._land.close()
         if self._receipt is not None:
@@ -475,7 +410,7 @@ class Push:
             self._runtime.wires.give_back(self._wire_id)
         source, self._source = self._source, None
         if source is not None:
-            source.let_go()
+            await source.let_go()
 
 
 async def push(runtime: MoverRuntime, requests: Requests, emit: Emit) -> None:
