@@ -100,8 +100,10 @@ def identifier(text: str, field: str) -> str:
     """A name of 1 to 128 printable characters without spaces.
 
     Raises:
-        InvalidInput: it is empty, too long, or would garble a log line or a terminal.
+        InvalidInput: it is no text, empty, too long, or would garble a log line or a terminal.
     """
+    if not isinstance(text, str):
+        raise InvalidInput(f"{field} must be a name, got a {type(text).__name__}", field=field)
     if not text:
         raise InvalidInput(f"{field} must not be empty", field=field)
     if len(text) > IDENTIFIER_CHARS_MAX:

@@ -36,6 +36,13 @@ def test_names(values: list[str]) -> None:
     assert _why(lambda: fields.identifiers(values, "x")) == expected
 
 
+@pytest.mark.parametrize("name", [["n1"], ("n1",), b"n1", 1, None])
+def test_a_name_that_is_no_text_is_refused_by_its_field(name: Any) -> None:
+    with pytest.raises(InvalidInput, match="must be a name") as caught:
+        fields.identifier(name, "node_id")
+    assert caught.value.field == "node_id"
+
+
 @given(counts)
 def test_counts(values: list[Any]) -> None:
     expected = _first(lambda one: fields.whole(one, "x", at_most=9), values)
