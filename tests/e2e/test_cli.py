@@ -113,7 +113,9 @@ def test_the_whole_mg2_state_moves(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(report_path.read_text())
-    assert report["bytes"] >= 1_670_124_960
+    # What no block of it ever writes stays behind; the rest of a gigabyte and a half travels.
+    assert report["bytes"] + report["blank_bytes"] >= 1_670_124_960
+    assert 300_000_000 < report["blank_bytes"] < 324_800_000
     assert report["verified_gb_per_s"] > 0
     assert report["unverified_gb_per_s"] > 0
     assert report["chunk_bytes"] * report["chunks"] >= report["bytes"]

@@ -270,6 +270,7 @@ async def test_the_command_on_a_fleet(cluster: LocalCluster) -> None:
         assert path["latency_ms"] > 0
     # How fast two paths of a busy machine are is its own affair; nothing else may be wrong.
     assert {one["code"] for one in written["findings"]} <= {"LANE_SLOW"}
-    assert result.exit_code == (1 if written["findings"] else 0)
+    warned = any(one["severity"] == "WARNING" for one in written["findings"])
+    assert result.exit_code == int(warned)
     assert "node-1 to node-2" in result.stderr
     assert await held(cluster) == []

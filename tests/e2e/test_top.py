@@ -19,7 +19,7 @@ import pytest
 from tests.e2e.conftest import PATIENT
 from tests.e2e.held_cluster import HALF, held_cluster
 from tests.e2e.hold import Hold
-from tests.oracles import bounded
+from tests.oracles import bounded, play
 from worldline.cli.cluster import LocalCluster
 from worldline.errors import DeadlineExceeded
 from worldline.sdk import Client
@@ -173,6 +173,7 @@ async def test_a_real_move_is_seen_with_its_bytes_and_its_rate(tmp_path: Path) -
         Client(cluster.placement_address) as client,
         await client.open("tiny", seed=7, contract=PATIENT, node="node-1") as session,
     ):
+        await play(session, 0, 2)  # of a fresh world half is zeros, which would stay behind
         for target in ("node-2", "node-1"):  # the path is measured
             (await session.move(target)).raise_unless_committed()
         await watch_a_held_move(cluster, hold, session)
