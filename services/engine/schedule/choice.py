@@ -7,8 +7,8 @@ Asked again after every quantum; nothing is ever taken back in the middle of one
   deadline too, where the quantum fits the headroom. C2b waits at its wave's barrier; of C4 only
   the replay that was asked for first takes part, so that replays run in an order that no measured
   time decides.
-- **Bulk** (C3): in order of arrival, block by block, where no other claim can run and the quantum
-  fits the headroom.
+- **Bulk** (C3, and the engine's own work in C5, which has no deadline): in order of arrival, block
+  by block, where no other claim can run and the quantum fits the headroom.
 
 Who starves, and why: bulk and soft claims while the headroom is below their quantum, so C3 under
 full C1 load, by contract; soft claims then too, which admission prevents and this cannot. A world
@@ -151,7 +151,7 @@ def _sorted_out(claims: Iterable[Claim], now: float, floors: Mapping[str, int]) 
             ready.why_idle = Wait.BARRIER
         elif hard:
             ready.hard.append(claim)
-        elif claim.service_class is ServiceClass.C3_BULK:
+        elif claim.service_class is ServiceClass.C3_BULK or _is_chore(claim):
             ready.bulk.append(claim)
         elif claim.service_class is ServiceClass.C4_REPLAY:
             replays.append(claim)
@@ -171,6 +171,11 @@ def _barred(claim: Claim, floors: Mapping[str, int]) -> bool:
     if claim.mid_block:
         return False
     return claim.block_index > floors.get(claim.wave_id, claim.block_index)
+
+
+def _is_chore(claim: Claim) -> bool:
+    """A world in C5 is due within its horizon; what the engine does for itself never is."""
+    return claim.service_class is ServiceClass.C5_MAINTENANCE and claim.deadline_at == math.inf
 
 
 def _rank(claim: Claim) -> tuple[float, float, str]:

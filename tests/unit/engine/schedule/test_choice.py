@@ -73,6 +73,17 @@ def test_bulk_never_goes_before_hard_or_soft_work() -> None:
     assert chosen([bulk, claim("soft", C5, deadline_at=100.0)]) == "soft"
 
 
+def test_the_engines_own_work_queues_with_bulk_and_is_hard_once_it_has_waited() -> None:
+    own = claim("own", C5, arrived_at=2.0, quantum_s=0.2, left_s=0.2)
+    assert chosen([own, claim("hard", deadline_at=100.0, left_s=0.1)]) == "hard"
+    assert chosen([own, claim("soft", C5, deadline_at=100.0)]) == "soft"
+    assert chosen([own, claim("bulk", C3, arrived_at=1.0)]) == "bulk"
+    assert chosen([own, claim("bulk", C3, arrived_at=3.0)]) == "own"
+    to_come = claim("hard", release_at=0.1, deadline_at=1.0, left_s=0.9, prospective=True)
+    assert pick([own, to_come], 0.0).reason is Wait.GUARDED
+    assert chosen([own._replace(mid_block=True, boundary_by=0.0), to_come]) == "own"
+
+
 def test_bulk_goes_by_arrival_a_block_at_a_time() -> None:
     begun = claim("z", C3, arrived_at=1.0, mid_block=True)
     assert chosen([claim("a", C3, arrived_at=2.0), begun]) == "z"
