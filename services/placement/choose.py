@@ -6,9 +6,11 @@ directory: a frozen snapshot of the fleet goes in.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -331,16 +333,45 @@ def _mismatch(one: Candidate, wish: MoveWish) -> str:
     return f"{one.engine_id} has another configuration ({found}){offer}"
 
 
-def _none_fits(refusals: list[_No], otherwise: RejectReason, summary: str) -> Verdict:
-    """One reason where all agree; else the general one. Retry when the soonest may change."""
+def no_room_for_period(period_ms: float, verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict on a move of a session with that period, from admission's on it at each target:
+    all of them rejects. The numbers are of the target that comes closest.
+    """
+    closest = min(verdicts, key=lambda one: one.numbers.get("utilization_wanted", math.inf))
+    refusals = [
+        _No(one.reason, partial(str, one.explanation), one.retry_after_ms)
+        for one in verdicts
+        if one.reason is not None
+    ]
+    return _none_fits(
+        refusals,
+        RejectReason.NO_TARGET,
+        f"no target can keep the session's period of {period_ms:g} ms",
+        closest.numbers,
+        "; make room there (close or move a session with a period) or add an engine",
+    )
+
+
+def _none_fits(
+    refusals: list[_No],
+    otherwise: RejectReason,
+    summary: str,
+    numbers: Mapping[str, float] | None = None,
+    way_out: str = "",
+) -> Verdict:
+    """One reason where all agree; else the general one. Retry when the soonest may change.
+
+    `numbers` are those of the one refusal where there is one, unless they are given.
+    """
     counts = Counter(no.reason for no in refusals)
     reason = next(iter(counts)) if len(counts) == 1 else otherwise
     waits = [no.retry_after_ms for no in refusals if no.retry_after_ms > 0]
-    only = refusals[0].numbers if len(refusals) == 1 else {}
+    if numbers is None:
+        numbers = refusals[0].numbers if len(refusals) == 1 else {}
     return Verdict.reject(
         reason,
-        f"{summary}: {_told(refusals, counts)}",
-        {"candidates": float(len(refusals)), **only},
+        f"{summary}: {_told(refusals, counts)}{way_out}",
+        {"candidates": float(len(refusals)), **numbers},
         retry_after_ms=min(waits, default=0),
     )
 

@@ -26,6 +26,9 @@ class MoveContext:
     bulk_wait_ms: float = 0.0
     #: The span in which its session was opened, a traceparent; empty where it is not known.
     opened_in: str = ""
+    #: The engine that admission has chosen: from then on, for as long as the move may commit, who
+    #: else wants to be there is held against its session's period (`OpenMoves.coming_to`).
+    room_at: str = ""
     ticket: move_pb2.SignedTicket | None = None
     #: When the ticket came, on the loop's clock; None where this process did not see it come.
     ticket_at_s: float | None = None

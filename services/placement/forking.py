@@ -114,10 +114,10 @@ class Forks:
             party,
             wish.client_id,
         )
-        async with self._room.turn(room):
-            verdict = await self._room_for_all(parent, wish, room)
-            if verdict is not None:
-                return verdict
+        async with self._room.decided(room) as first:
+            refused = await self._room_for_all(parent, wish, room, first)
+            if refused is not None:
+                return refused
             branches = await self._record(parent, wish)
         try:
             return await self._make(parent, wish, branches)
@@ -129,13 +129,14 @@ class Forks:
             raise
 
     async def _room_for_all(
-        self, parent: SessionRecord, wish: ForkWish, room: RoomWish
+        self, parent: SessionRecord, wish: ForkWish, room: RoomWish, verdict: Verdict
     ) -> Verdict | None:
-        """Why not; None where there is room for every branch."""
+        """Why not; None where there is room for every branch. `verdict` is on the first."""
         node_id = room.party.node_id
         ahead = plan_branches(parent, replace(wish, idempotency_key=""), _names(wish), 0)
         for index in range(wish.count):
-            verdict = await self._room.ask(room, ahead[:index])
+            if index > 0:
+                verdict = await self._room.ask(room, ahead[:index])
             if not verdict.admitted:
                 return no_room_for(verdict, index, wish)
             if self._runtime.fleet.cordoned(node_id):

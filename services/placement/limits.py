@@ -18,8 +18,8 @@ class Limits:
         InvalidInput: one is not a finite number above 0.
     """
 
-    #: Includes measuring an unmeasured path.
-    requested_s: float = 60.0
+    #: Includes measuring an unmeasured path, and quanta at a target without a row.
+    requested_s: float = 150.0
     #: Includes building the model's weights at the target; the wait for the wire comes on top.
     admitted_s: float = 120.0
     #: Freezing waits for a block boundary.

@@ -24,12 +24,14 @@ from services.placement.peers import Deadlines, Peers
 from services.placement.probe import Probe
 from services.placement.relearning import Relearning
 from services.placement.reported import Reported
+from services.placement.room import RoomKeeper
 from services.placement.runtime import Runtime
 from services.placement.servicer import PlacementServicer
 from services.placement.settings import PlacementSettings
 from services.placement.steps import Steps
 from services.placement.suspending import Suspensions
 from services.placement.suspension_steps import SuspensionSteps
+from services.placement.target_rooms import TargetRooms
 from services.placement.traces import TraceServicer, TraceStore
 from services.placement.verbs import Verbs
 from worldline.doctor.facts import PLACEMENT
@@ -65,12 +67,13 @@ class Placement:
         )
         asking = Asking(self.peers, deadlines, self.relearning)
         obligations = Obligations(self.fleet, self.peers, deadlines)
-        steps = Steps(self.directory, self.fleet, self.peers, deadlines, asking)
+        room = RoomKeeper(self.directory, self.fleet, moves, self.peers, deadlines, owner)
+        steps = Steps(self.directory, self.fleet, self.peers, deadlines, asking, TargetRooms(room))
         limits = Limits(rest_s=settings.rest_s)
         tools = Tools(self.directory, steps, obligations, limits)
         self.runtime = Runtime(self.directory, self.fleet, tools, moves, owner)
         self.measuring = Measuring(self.runtime, self.fleet, Probe(self.peers, deadlines, asking))
-        self.sessions = Sessions(self.runtime, self.peers, obligations, deadlines)
+        self.sessions = Sessions(self.runtime, self.peers, obligations, deadlines, room)
         self.suspensions = Suspensions(
             self.runtime,
             self.sessions,

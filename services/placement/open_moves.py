@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from services.placement.move import Move
+from services.placement.phases import MovePhase
 
 if TYPE_CHECKING:  # the tasks' steps read this list
     from services.placement.move_task import MoveTask
@@ -48,6 +49,18 @@ class OpenMoves:
     def moves(self) -> tuple[Move, ...]:
         """As far as each has got, by id."""
         return tuple(task.entry.move for task in self.tasks())
+
+    def coming_to(self, engine_id: str) -> frozenset[str]:
+        """Sessions for which a move under way has room at that engine: one that is undone or has
+        ended has none.
+        """
+        return frozenset(
+            task.entry.move.session_id
+            for task in self._tasks.values()
+            if task.context.room_at == engine_id
+            and not task.entry.move.phase.terminal
+            and task.entry.move.phase is not MovePhase.ROLLING_BACK
+        )
 
     def __len__(self) -> int:
         return len(self._tasks)

@@ -54,14 +54,19 @@ class Sessions:
     """Opens and closes sessions."""
 
     def __init__(
-        self, runtime: Runtime, peers: Peers, obligations: Obligations, deadlines: Deadlines
+        self,
+        runtime: Runtime,
+        peers: Peers,
+        obligations: Obligations,
+        deadlines: Deadlines,
+        room: RoomKeeper,
     ) -> None:
+        """`room` is the one that moves ask too: all who ask about an engine take turns."""
         self._runtime = runtime
         self._peers = peers
         self._obligations = obligations
         self._deadlines = deadlines
-        #: One for all who ask about a session on an engine: they take turns.
-        self.room = RoomKeeper(runtime, peers, deadlines)
+        self.room = room
         self._opening: dict[str, asyncio.Task[Opened]] = {}
         #: Extents seen of each preset: what a new session of it will take.
         self._extent_bytes: dict[str, int] = {}
@@ -145,8 +150,7 @@ class Sessions:
             party,
             wish.client_id,
         )
-        async with self.room.turn(room):
-            verdict = await self.room.ask(room)
+        async with self.room.decided(room) as verdict:
             if not verdict.admitted:
                 return verdict
             if self._runtime.fleet.cordoned(party.node_id):

@@ -25,6 +25,7 @@ from services.placement.phases import Goal, MovePhase, Step
 from services.placement.probe import Probe, ProbeWish
 from services.placement.receipt import check_digests_equal, check_frozen, check_receipt
 from services.placement.records import MoveEntry
+from services.placement.target_rooms import TargetRooms
 from services.placement.targets import Target, named_target
 from services.placement.values import Failure, Party, Ticket
 from services.placement.wire import (
@@ -85,12 +86,14 @@ class Steps:
         peers: Peers,
         deadlines: Deadlines,
         asking: Asking,
+        rooms: TargetRooms,
     ) -> None:
         self._directory = directory
         self._fleet = fleet
         self._peers = peers
         self._deadlines = deadlines
         self._asking = asking
+        self._rooms = rooms
         self._probe = Probe(peers, deadlines, asking)
         #: Engines by name and incarnation, and a preset that each is warm for.
         self._warmed: set[tuple[str, str, str]] = set()
@@ -133,7 +136,6 @@ class Steps:
     async def _ask_admission(
         self, entry: MoveEntry, context: MoveContext, attempt: int
     ) -> ev.Completion:
-        move, session = entry.move, context.session
         # A drain may have begun since they were chosen.
         open_targets = [
             one for one in context.targets if not self._fleet.cordoned(one.party.node_id)
@@ -142,13 +144,22 @@ class Steps:
             text = "; ".join(sorted({drained(one.party.node_id) for one in context.targets}))
             verdict = Verdict.reject(RejectReason.NO_TARGET, text)
             return ev.Refused(attempt, Step.ASK_ADMISSION, verdict)
+        async with self._rooms.found(context, tuple(open_targets)) as found:
+            if isinstance(found, Verdict):
+                return ev.Refused(attempt, Step.ASK_ADMISSION, found)
+            return await self._ask_about(found, entry, context, attempt)
+
+    async def _ask_about(
+        self, targets: tuple[Target, ...], entry: MoveEntry, context: MoveContext, attempt: int
+    ) -> ev.Completion:
+        move, session = entry.move, context.session
         request = admission_pb2.AdmitMoveRequest(
             move_id=move.move_id,
             session_id=move.session_id,
             epoch=move.source_epoch,
             contract=contract_to_proto(session.contract),
             source_node_id=move.source.node_id,
-            targets=[one.to_proto() for one in open_targets],
+            targets=[one.to_proto() for one in targets],
             extent_bytes=session.extent_bytes,
             topology_hash=session.topology_hash,
             purpose=move_pb2.MOVE_PURPOSE_SESSION,
@@ -158,7 +169,7 @@ class Steps:
         )
         answer = await self._asking.admit_move(request)
         verdict = verdict_from_proto(answer.verdict)
-        target = named_target(context.targets, answer)
+        target = named_target(targets, answer)
         if not verdict.admitted:
             party = None if target is None else target.party
             return ev.Refused(attempt, Step.ASK_ADMISSION, verdict, party)
@@ -167,6 +178,7 @@ class Steps:
             raise InvalidInput(
                 "admission's ticket is for another target than its answer", field="ticket"
             )
+        context.room_at = target.party.engine_id
         context.ticket = answer.ticket
         context.ticket_at_s = asyncio.get_running_loop().time()
         return ev.Admitted(attempt, _terms(claims), verdict, target.party, target.tier_dropped)

@@ -141,8 +141,7 @@ class Suspensions:
                 session, SuspensionVerb.RESUME, parked.kind, parked.park_id, party
             )
             room = self._sessions.room_wish(session, party, client_id)
-            async with self._sessions.room.turn(room):
-                verdict = await self._sessions.room.ask(room)
+            async with self._sessions.room.decided(room) as verdict:
                 if not verdict.admitted:
                     return verdict
                 task = await self._begin(suspension, session, key)

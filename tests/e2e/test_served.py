@@ -15,6 +15,7 @@ from worldline.contract import Contract, ServiceClass
 from worldline.sdk import Client
 from worldline.sdk.block import Block
 from worldline.sdk.session import Session
+from worldline.verdict import RejectReason
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,19 +24,19 @@ BULK = Contract(ServiceClass.C3_BULK, horizon_ms=60_000)
 REPLAY = Contract(ServiceClass.C4_REPLAY, horizon_ms=60_000)
 
 
-async def measured(client: Client) -> ProfileRow:
-    """The row of node-1, which a session with a period makes admission ask for."""
+async def measured(client: Client, node_id: str) -> ProfileRow:
+    """The row of a node, which a session with a period makes admission ask for."""
     unhurried = replace(PATIENT, period_ms=60_000.0)
-    async with await client.open("tiny", seed=SEED, contract=unhurried, node="node-1"):
+    async with await client.open("tiny", seed=SEED, contract=unhurried, node=node_id):
         pass
     rows: list[ProfileRow] = []
 
     async def unheard() -> list[str]:
         for node in await client.nodes():
             for engine in node.engines:
-                if node.node_id == "node-1":
+                if node.node_id == node_id:
                     rows[:] = [row for row in engine.rows if row.shape.preset == "tiny"]
-        return [] if rows else ["node-1 has told no row of tiny"]
+        return [] if rows else [f"{node_id} has told no row of tiny"]
 
     await until(unheard)
     return rows[0]
@@ -49,9 +50,9 @@ async def played(session: Session, start: int, count: int) -> list[Block]:
 async def test_a_floor_a_move_and_a_replay_beside_bulk(
     cluster: LocalCluster, client: Client
 ) -> None:
-    row = await measured(client)
-    # Room for a block at the floor, as admission reckons, and not for one of all steps.
-    period_ms = 1.3 * row.charge.block_ms(1)
+    rows = [await measured(client, node_id) for node_id in ("node-1", "node-2")]
+    # Room for a block at the floor, as admission reckons at both, and not for one of all steps.
+    period_ms = 1.1 * max(row.charge.block_ms(1) for row in rows)
     paced = replace(PATIENT, period_ms=period_ms, quality_floor_steps=1)
     async with (
         bounded(),
@@ -83,3 +84,29 @@ async def test_a_floor_a_move_and_a_replay_beside_bulk(
             other.frames_digest,
             other.steps,
         )
+
+
+async def test_a_move_is_held_against_the_periods_of_its_target(
+    cluster: LocalCluster, client: Client
+) -> None:
+    rows = [await measured(client, node_id) for node_id in ("node-1", "node-2")]
+    here, there = (row.charge.block_ms(row.denoising_steps) for row in rows)
+    # Each has room alone; the two of them want more of node-2 than it has.
+    paced = replace(PATIENT, period_ms=1.5 * max(here, there))
+    settled = replace(PATIENT, period_ms=1.2 * there)
+    async with (
+        bounded(),
+        await client.open("tiny", seed=SEED, contract=paced, node="node-1") as session,
+        await client.open("tiny", seed=SEED, contract=settled, node="node-2") as resident,
+    ):
+        blocks = await played(session, 0, 2)
+        refused = await session.move("node-2")
+        assert refused.outcome == "rejected"
+        assert refused.verdict is not None
+        assert refused.verdict.reason is RejectReason.DEVICE_OVERCOMMITTED
+        assert "make room there" in refused.verdict.explanation
+        assert refused.verdict.numbers["utilization_wanted"] > 0.95
+        await resident.close()
+        (await session.move("node-2")).raise_unless_committed()
+        blocks += await played(session, 2, 2)
+    assert [block.index for block in blocks] == [0, 1, 2, 3]

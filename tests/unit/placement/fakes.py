@@ -14,6 +14,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from services.admission.device import decide_session
+from services.admission.parse import session_request
+from services.admission.policy import Policy
 from tests.rows import row
 from tests.unit.placement.makers import EQUAL
 from tests.unit.placement.park_fakes import ParkedCopies
@@ -411,11 +414,15 @@ class FakeAdmission(admission_pb2_grpc.AdmissionServiceServicer):
         self.asked: list[admission_pb2.AdmitMoveRequest] = []
         self.clients: list[str] = []
         self.loads: list[admission_pb2.DeviceLoad] = []
+        #: Decide about sessions by the arithmetic of the real one.
+        self.reckons = False
         self._signer = TicketSigner.generate()
 
     async def AdmitSession(self, request: Any, context: Any) -> Any:
         def work() -> Any:
             self.loads.append(request.device)
+            if self.reckons:
+                return self._reckon(request)
             known = {one.shape.preset for one in request.device.rows}
             lacks = {request.preset, *(one.preset for one in request.device.residents)} - known
             if request.contract.period_ms > 0 and lacks:
@@ -430,6 +437,13 @@ class FakeAdmission(admission_pb2_grpc.AdmissionServiceServicer):
             )
 
         return await self.faults.around("AdmitSession", work)
+
+    def _reckon(self, request: Any) -> admission_pb2.AdmitSessionResponse:
+        decision = decide_session(session_request(request), Policy())
+        return admission_pb2.AdmitSessionResponse(
+            verdict=verdict_to_proto(decision.verdict),
+            unmeasured=[shape_to_proto(one) for one in decision.unmeasured],
+        )
 
     async def AdmitMove(self, request: Any, context: Any) -> Any:
         return await self.faults.around("AdmitMove", lambda: self._admit(request))
