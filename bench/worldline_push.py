@@ -206,6 +206,8 @@ class Pushes(RouteContestant):
             f"{placed.lower()}, {stats.chunks} chunks of {stats.chunk_bytes >> 20} MiB, window "
             f"{stats.window_chunks}, {', '.join(stats.lanes)}"
         )
+        if stats.blank_bytes:
+            self.note += f", {stats.blank_bytes:,} bytes of zeros stayed"
         return landed.seconds
 
 

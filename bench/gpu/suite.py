@@ -1,12 +1,14 @@
-"""GPU suite: moves between two GPUs, states parked from one, and what they are held to."""
+"""GPU suite: moves between two GPUs or on one, states parked from one, and their bars."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.contestant import Contestant
+from bench.gpu.blanks import WRITE_MS, Looks, Played
 from bench.gpu.parks import Desk, PinnedCopies, Resumes, Suspends
 from bench.movers import SOURCE, TARGET, Movers
 from bench.pair import Pair
@@ -25,6 +27,9 @@ from worldline.cuda.devices import devices
 _ROUNDS_PER_REPEAT = 10
 #: Seconds each.
 _SAVE_LOAD_RUNS = 3
+#: As between hosts whose network takes host memory only; half a second each.
+_HOST_LANES = {"UCX_TLS": "tcp,cuda_copy"}
+_STAGED_RUNS = 5
 
 Field = dict[str, Callable[[], Contestant]]
 
@@ -58,12 +63,31 @@ PARKS: tuple[RaceRow, ...] = (
     _slowdown("suspend-over-copy", 1.05, "suspend", "copy-out"),
     _slowdown("resume-over-copy", 1.05, "resume", "copy-in"),
 )
+BLANKS: tuple[RaceRow, ...] = (
+    _time("blanks-look", "look", verified=False),
+    FigureRow(RowSpec("gpu.blanks-write", "ms"), "look", WRITE_MS),
+    _time("blanks-move", "played", verified=True),
+    _time("blanks-move-full", "full", verified=True),
+    RatioRow(RowSpec("gpu.blanks-move-over-full", "x"), "played", ("full",), of_times=True),
+    _time("blanks-staged", "played-staged", verified=True),
+    _time("blanks-staged-full", "full-staged", verified=True),
+    RatioRow(
+        RowSpec("gpu.blanks-staged-over-full", "x"),
+        "played-staged",
+        ("full-staged",),
+        of_times=True,
+    ),
+)
 ROUND_TRIP: tuple[RaceRow, ...] = (
     _time("qwen-round-trip", "round-trip", below(1.5), verified=True),
 )
-OWN = frozenset({"worldline", "suspend", "resume", "round-trip"}) | {
-    f"worldline-{placement}" for placement in ("tail", "pipelined", "sequential", "off")
-}
+OWN = frozenset(
+    {
+        *("worldline", "suspend", "resume", "round-trip", "look"),
+        *("played", "full", "played-staged", "full-staged"),
+        *(f"worldline-{placement}" for placement in ("tail", "pipelined", "sequential", "off")),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +101,7 @@ class GpuRace:
     devices_needed: int
     field: Callable[[Payload, asyncio.Runner], Field]
     layout_name: str = ""
+    payload: Callable[[str, int], Any] = Payload
 
     @property
     def specs(self) -> Sequence[RowSpec]:
@@ -90,7 +115,7 @@ class GpuRace:
         if reason is not None or not rows:
             return [row.spec.skipped(str(reason)) for row in rows]
         rounds = options.repeats * (1 if options.quick else _ROUNDS_PER_REPEAT)
-        payload = Payload(self.layout_name or options.layout_name, options.seed)
+        payload = self.payload(self.layout_name or options.layout_name, options.seed)
         try:
             with asyncio.Runner() as runner:
                 field, names = self.field(payload, runner), needed(rows)
@@ -106,6 +131,7 @@ def gpu_races() -> list[GpuRace]:
     return [
         GpuRace(MOVES, 2, _moving),
         GpuRace(PARKS, 1, _parking),
+        GpuRace(BLANKS, 1, _leaving_zeros, payload=Played),
         GpuRace(ROUND_TRIP, 2, _travelling, QWEN),
     ]
 
@@ -142,15 +168,31 @@ def _parking(payload: Payload, runner: asyncio.Runner) -> Field:
     }
 
 
+def _leaving_zeros(payload: Played, runner: asyncio.Runner) -> Field:
+    def push(name: str, moved: Payload, env: Mapping[str, str] | None = None) -> Pushes:
+        pushes = Pushes(name, runner, Route(_movers(moved, 1, env), moved))
+        if env is not None:
+            pushes.runs_max = _STAGED_RUNS
+        return pushes
+
+    return {
+        "look": lambda: Looks("look", "cuda:0", payload),
+        "played": lambda: push("played", payload),
+        "full": lambda: push("full", payload.full),
+        "played-staged": lambda: push("played-staged", payload, _HOST_LANES),
+        "full-staged": lambda: push("full-staged", payload.full, _HOST_LANES),
+    }
+
+
 def _travelling(payload: Payload, runner: asyncio.Runner) -> Field:
     route = Route(_movers(payload, 2), payload)
     return {"round-trip": lambda: RoundTrips("round-trip", runner, route)}
 
 
-def _movers(payload: Payload, devices_used: int) -> Movers:
+def _movers(payload: Payload, devices_used: int, env: Mapping[str, str] | None = None) -> Movers:
     ends = dict(zip((SOURCE, TARGET), (0, devices_used - 1), strict=True))
     used = {node: describe_device(f"cuda:{index}") for node, index in ends.items()}
-    return Movers(payload.layout.extent_bytes, env={}, devices=used)
+    return Movers(payload.layout.extent_bytes, env=env or {}, devices=used)
 
 
 def _reason(devices_needed: int) -> str | None:

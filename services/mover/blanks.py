@@ -21,8 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from services.mover.chunking import Chunk, ChunkPlan
-from services.mover.memory.base import SlotMemory
-from services.mover.memory.host import HostMemory
+from services.mover.memory.base import Granules, SlotMemory
 from worldline.errors import InvalidInput
 from worldline.state.digest import GRANULE_BYTES, crc64
 from worldline.state.gf2 import Uint64s
@@ -32,9 +31,6 @@ from worldline.v1 import mover_pb2
 
 #: A state with more runs is no state with leaves that nobody writes; the rest travels.
 RUNS_MAX = 4_096
-#: Most granules are found to be written by one of so many looks at so many bytes.
-_LOOKS = 8
-_LOOK_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +89,26 @@ NO_BLANKS = Blanks()
 
 
 def find_blanks(memory: SlotMemory, extent_bytes: int) -> Blanks:
-    """The blank granules of a slot. Blocks for as long as a core reads them; for a thread.
+    """The blank granules of a slot. Blocks for as long as it takes to read them; for a thread.
 
-    Whoever owns the slot may write meanwhile: what this finds is a guess until it is sealed. Device
-    memory has no blanks yet: all of it travels.
+    Whoever owns the slot may write meanwhile: what this finds is a guess until it is sealed.
+
+    Raises:
+        WorldlineError: the slot's device cannot say.
     """
-    if not isinstance(memory, HostMemory):
-        return NO_BLANKS
-    granules = range(-(-extent_bytes // GRANULE_BYTES))
-    return Blanks(_runs(each for each in granules if _is_blank(memory, each, extent_bytes)))
+    return Blanks(_runs(memory.zero_granules(extent_bytes)))
 
 
-def write_blanks(memory: HostMemory, blanks: Blanks, extent_bytes: int) -> None:
-    """Make them zeros. Blocks; for a thread."""
-    zeros = memoryview(bytes(GRANULE_BYTES))
-    for first, count in blanks.runs:
-        for start in range(first * GRANULE_BYTES, (first + count) * GRANULE_BYTES, GRANULE_BYTES):
-            memory.write(start, zeros[: max(0, extent_bytes - start)])
+def write_blanks(memory: SlotMemory, blanks: Blanks, extent_bytes: int) -> None:
+    """Make them zeros. Blocks; for a thread.
+
+    Raises:
+        WorldlineError: the slot's device has failed.
+    """
+    memory.clear(
+        (first * GRANULE_BYTES, min(count * GRANULE_BYTES, extent_bytes - first * GRANULE_BYTES))
+        for first, count in blanks.runs
+    )
 
 
 def late_chunks(layout: Layout, chunks: Iterable[Chunk], crcs: Uint64s) -> tuple[Chunk, ...]:
@@ -146,25 +145,12 @@ def blanks_from_proto(messages: Iterable[mover_pb2.GranuleRun], layout: Layout) 
     return Blanks(runs).within(layout)
 
 
-def _is_blank(memory: HostMemory, granule: int, extent_bytes: int) -> bool:
-    start = granule * GRANULE_BYTES
-    part = memory.part(start, min(GRANULE_BYTES, extent_bytes - start))
-    step = max(1, part.nbytes // _LOOKS)
-    if any(any(part[at : at + _LOOK_BYTES]) for at in range(0, part.nbytes, step)):
-        return False
-    return crc64(part) == _crc_of_zeros(part.nbytes)
-
-
-def _runs(granules: Iterable[int]) -> tuple[tuple[int, int], ...]:
+def _runs(granules: Granules) -> tuple[tuple[int, int], ...]:
     """The longest where there are too many, in order."""
-    runs: list[list[int]] = []
-    for granule in granules:
-        if runs and sum(runs[-1]) == granule:
-            runs[-1][1] += 1
-        else:
-            runs.append([granule, 1])
+    edges = np.flatnonzero(np.diff(granules, prepend=False, append=False)).tolist()
+    runs = [(first, end - first) for first, end in zip(edges[::2], edges[1::2], strict=True)]
     longest = sorted(runs, key=lambda run: -run[1])[:RUNS_MAX]
-    return tuple((first, count) for first, count in sorted(longest))
+    return tuple(sorted(longest))
 
 
 @lru_cache(maxsize=4_096)

@@ -21,7 +21,6 @@ from services.mover.blanks import NO_BLANKS, Blanks, late_chunks, write_blanks
 from services.mover.chunking import CHUNK_INDEX_BITS
 from services.mover.crossing import settled
 from services.mover.go import GO_INDEX, GoFormat
-from services.mover.memory.host import HostMemory
 from services.mover.offer import Frozen, Offer, offer_from_proto
 from services.mover.reservation import Reservation, Staged
 from services.mover.seal import (
@@ -224,8 +223,8 @@ class Landing:
 
     def _begin_blanking(self) -> None:
         """Write zeros where the source had some, beside the wait for the wire."""
-        memory = self._runtime.slot_memory(self.reservation.slot)
-        if self._offer.blanks.runs and isinstance(memory, HostMemory):
+        if self._offer.blanks.runs:
+            memory = self._runtime.slot_memory(self.reservation.slot)
             extent_bytes = self._offer.layout.extent_bytes
             self._blanking = asyncio.get_running_loop().run_in_executor(
                 self._runtime.pool, write_blanks, memory, self._offer.blanks, extent_bytes

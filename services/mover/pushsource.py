@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
+import structlog
+
 from services.mover.blanks import NO_BLANKS, Blanks, find_blanks
 from services.mover.crossing import settled
 from services.mover.gate import Admitted
@@ -18,11 +20,13 @@ from services.mover.memory.scratch import random_memory
 from services.mover.offer import PushOrder
 from services.mover.slots import SlotRole
 from services.mover.tickets import Subject, Use, check_offered, check_source
-from worldline.errors import InvalidInput
+from worldline.errors import InvalidInput, WorldlineError
 from worldline.ticket import MovePurpose
 
 if TYPE_CHECKING:
     from services.mover.runtime import MoverRuntime
+
+_log = structlog.get_logger(__name__)
 
 
 class PushSource:
@@ -40,8 +44,14 @@ class PushSource:
         self._looking = loop.run_in_executor(pool, find_blanks, self.memory, extent_bytes)
 
     async def blanks(self) -> Blanks:
-        """What was found; nothing where nobody looked."""
-        return NO_BLANKS if self._looking is None else await asyncio.shield(self._looking)
+        """What was found; nothing where nobody looked, or where the device could not say."""
+        if self._looking is None:
+            return NO_BLANKS
+        try:
+            return await asyncio.shield(self._looking)
+        except WorldlineError as error:
+            _log.warning("push.no_look", device=self.memory.device, error=str(error))
+            return NO_BLANKS
 
     async def let_go(self) -> None:
         """Unpin the slot, or free the probe's memory, once no thread reads it."""

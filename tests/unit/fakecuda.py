@@ -3,7 +3,7 @@
 Stands in for the module `cuda.bindings.runtime`, below everything in `worldline.cuda`. Work that
 is queued on a stream is done only when somebody asks or waits for the stream, as late as a device
 may do it: whoever reads without waiting reads the old bytes. Kernels are not run: digests come
-from `HostReadingDigester`.
+from `HostReadingDigester`, and zeros are found by `HostReadingFinder`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
 from worldline.cuda import availability, devices, runtime
@@ -244,6 +245,19 @@ class HostReadingDigester:
         pass
 
 
+class HostReadingFinder:
+    """`ZeroFinder` without a GPU: reads the fake's memory on the host."""
+
+    def reserve(self, size_bytes: int) -> None:
+        pass
+
+    def find(self, run: Any, among: Any = None, *, timeout_s: float = 10.0) -> Any:
+        granules = range(0, run.nbytes, GRANULE_BYTES)
+        data = np.frombuffer(bytes_at(run.address, run.nbytes), np.uint8)
+        zero = np.array([not data[at : at + GRANULE_BYTES].any() for at in granules], bool)
+        return zero if among is None else zero & among
+
+
 @contextmanager
 def fake_cuda(
     patch: pytest.MonkeyPatch, device_count: int = 2, memory_bytes: int = 1 << 30
@@ -269,6 +283,8 @@ def fake_cuda(
         "services.engine.cudaslot",
     ):
         patch.setattr(f"{user}.CudaDigester", HostReadingDigester)
+    finder = HostReadingFinder()
+    patch.setattr("services.mover.memory.cuda.zero_finder", lambda index: finder)
     forget()
     try:
         yield fake

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from services.mover.transport.base import Buffer
+
+#: One answer for each granule of an extent.
+Granules = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,25 @@ class SlotMemory(ABC):
     @abstractmethod
     def write(self, offset_bytes: int, data: memoryview) -> None:
         """Copy host bytes to [offset, offset + size); returns when they are there."""
+
+    @abstractmethod
+    def zero_granules(self, extent_bytes: int, among: Granules | None = None) -> Granules:
+        """For each granule of [0, extent), whether it holds nothing but zeros: by its every byte.
+
+        `among`: looks at these alone, of the others the answer is False. Whoever owns the slot may
+        write meanwhile, and then gets one answer or the other.
+
+        Raises:
+            WorldlineError: the device cannot say.
+        """
+
+    @abstractmethod
+    def clear(self, runs: Iterable[tuple[int, int]]) -> None:
+        """Make these runs of bytes zeros, (offset, size); returns when they are.
+
+        Raises:
+            DeadlineExceeded, Unavailable: the device has failed; see `CudaMemory.has_pages`.
+        """
 
     @abstractmethod
     def export(self) -> Export:

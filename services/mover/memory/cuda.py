@@ -7,19 +7,28 @@ matter to slots, in this process or in an engine's.
 
 from __future__ import annotations
 
-import numpy
+from collections.abc import Iterable
 
-from services.mover.memory.base import IpcHandle, SlotMemory
+import numpy
+import structlog
+
+from services.mover.memory.base import Granules, IpcHandle, SlotMemory
 from worldline.cuda.buffer import DeviceBuffer
 from worldline.cuda.devices import devices
 from worldline.cuda.memory import DeviceMemory
 from worldline.cuda.runtime import call, current_device
 from worldline.cuda.stream import Stream
+from worldline.cuda.zeros import zero_finder
 from worldline.devicename import cuda_index
-from worldline.errors import CapacityExhausted, Unavailable
+from worldline.errors import CapacityExhausted, Unavailable, WorldlineError
+
+_log = structlog.get_logger(__name__)
 
 #: Filling or copying a slot takes milliseconds; a device that needs this long has failed.
 _DEVICE_S = 30.0
+#: A look takes a fraction of a millisecond where a world leaves the device some time, and a move
+#: waits for it before its freeze. It can do without.
+_LOOK_S = 1.0
 
 
 class CudaMemory(SlotMemory):
@@ -45,12 +54,28 @@ class CudaMemory(SlotMemory):
         except CapacityExhausted as error:
             raise _exhausted(device, index, size_bytes) from error
         self._stream = Stream(index)
+        self._reserve_look()
+
+    def _reserve_look(self) -> None:
+        """Compile and allocate at start what looks for zeros need, and not in a move."""
+        try:
+            zero_finder(self.index).reserve(self.size_bytes)
+        except WorldlineError as error:
+            _log.warning("slots.no_look", device=self.device, error=str(error))
 
     def prepare(self, extent_bytes: int, *, zero: bool) -> None:
-        """Zero [0, extent) when asked; device memory always has its pages."""
+        """Zero [0, extent) when asked; nothing that was begun here before is left to do then."""
         if zero:
             self._stream.fill(self._memory.address, 0, extent_bytes)
-            self._stream.wait(_DEVICE_S)
+        self._stream.wait(_DEVICE_S)
+
+    def has_pages(self, extent_bytes: int) -> bool:
+        """Device memory always has them. False where a write that was given up may still come.
+
+        Raises:
+            Unavailable: the device has failed.
+        """
+        return self._stream.is_idle
 
     def part(self, offset_bytes: int, size_bytes: int) -> DeviceBuffer:
         """The bytes [offset, offset + size)."""
@@ -61,6 +86,18 @@ class CudaMemory(SlotMemory):
         target = self._memory.part(offset_bytes, data.nbytes)
         source = numpy.frombuffer(data, numpy.uint8)
         self._stream.copy(target.address, source.ctypes.data, data.nbytes)
+        self._stream.wait(_DEVICE_S)
+
+    def zero_granules(self, extent_bytes: int, among: Granules | None = None) -> Granules:
+        """See `SlotMemory.zero_granules`. By a kernel, beside whatever else the device does."""
+        run = self._memory.part(0, extent_bytes)
+        return zero_finder(self.index).find(run, among, timeout_s=_LOOK_S)
+
+    def clear(self, runs: Iterable[tuple[int, int]]) -> None:
+        """See `SlotMemory.clear`."""
+        for offset_bytes, size_bytes in runs:
+            part = self._memory.part(offset_bytes, size_bytes)
+            self._stream.fill(part.address, 0, part.nbytes)
         self._stream.wait(_DEVICE_S)
 
     def export(self) -> IpcHandle:

@@ -14,8 +14,11 @@ import errno
 import fcntl
 import mmap
 import os
+from collections.abc import Iterable
 
-from services.mover.memory.base import Descriptor, SlotMemory
+import numpy as np
+
+from services.mover.memory.base import Descriptor, Granules, SlotMemory
 from services.mover.memory.pages import (
     HUGE_BYTES,
     HugePages,
@@ -27,9 +30,13 @@ from services.mover.memory.pages import (
     request_huge,
 )
 from worldline.errors import CapacityExhausted, Unavailable
+from worldline.state.digest import GRANULE_BYTES
 
 #: So much at once, that a failure names a place and a mover that stops need not wait long.
 _POPULATE_STEP_BYTES = 64 << 20
+#: Other threads run meanwhile, as beside every foreign function.
+_COMPARE = ctypes.CDLL(None).memcmp
+_COMPARE.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class HostMemory(SlotMemory):
@@ -93,6 +100,28 @@ class HostMemory(SlotMemory):
     def write(self, offset_bytes: int, data: memoryview) -> None:
         """Copy host bytes to [offset, offset + size)."""
         self._view[offset_bytes : offset_bytes + data.nbytes] = data
+
+    def zero_granules(self, extent_bytes: int, among: Granules | None = None) -> Granules:
+        """See `SlotMemory.zero_granules`. A written granule costs as much as its zeros in front."""
+        count = -(-extent_bytes // GRANULE_BYTES)
+        found = np.ones(count, np.bool_) if among is None else among.copy()
+        for granule in np.flatnonzero(found).tolist():
+            start = granule * GRANULE_BYTES
+            found[granule] = self._is_zeros(start, min(GRANULE_BYTES, extent_bytes - start))
+        return found
+
+    def _is_zeros(self, offset_bytes: int, size_bytes: int) -> bool:
+        """Equal to itself one byte further on, all along, and the first byte is zero."""
+        if self._view[offset_bytes]:
+            return False
+        address = self._address + offset_bytes
+        return bool(_COMPARE(address, address + 1, size_bytes - 1) == 0)
+
+    def clear(self, runs: Iterable[tuple[int, int]]) -> None:
+        """See `SlotMemory.clear`."""
+        for offset_bytes, size_bytes in runs:
+            part = self.part(offset_bytes, size_bytes)
+            ctypes.memset(self._address + offset_bytes, 0, part.nbytes)
 
     def export(self) -> Descriptor:
         """Its memory file."""

@@ -1,39 +1,80 @@
-"""Blanks: what is zeros stays behind, is written anew, and is proven by the seal."""
+"""Blanks: what is zeros stays behind, is written anew, and is proven by the seal.
+
+Moves are made between every kind of memory, devices over a fake CUDA.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from itertools import accumulate
+from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.mover.blanks import (
-    NO_BLANKS,
     RUNS_MAX,
     Blanks,
     blanks_from_proto,
     blanks_to_proto,
-    find_blanks,
     late_chunks,
     write_blanks,
 )
 from services.mover.chunking import ChunkPlan
-from services.mover.memory.host import HostMemory
+from services.mover.memory.base import SlotMemory
 from services.mover.slots import SlotRole
-from tests.unit.mover.cluster import MEBIBYTE, SLOT_BYTES, Cluster, layout_of
+from tests.unit.fakecuda import bytes_at, fake_cuda
+from tests.unit.mover.cluster import MEBIBYTE, Cluster, layout_of, start_admission, start_node
+from tests.unit.mover.conftest import TRANSPORTS
 from worldline.errors import IntegrityError, InvalidInput
 from worldline.rpc.push import PushCall
 from worldline.state.digest import Digester
 from worldline.state.layout import Layout
-from worldline.v1 import mover_pb2
+from worldline.v1 import move_pb2, mover_pb2
 
 #: Written, zeros over several granules, written; borders fall within granules.
 SIZES = (2 * MEBIBYTE + 5, 6 * MEBIBYTE + 123, 2 * MEBIBYTE)
 GRANULE_COUNT = 11
 #: The granules that lie in the second leaf alone.
 BLANK_RUN = (3, 5)
+
+
+class Ends(Cluster):
+    """Two movers whose slots rest on any device."""
+
+    def view(self, node_id: str, slot: move_pb2.SlotRef) -> memoryview:
+        whole = super().view(node_id, slot)
+        return whole if isinstance(whole, memoryview) else bytes_at(whole.address, whole.nbytes)
+
+
+@pytest.fixture(
+    params=[
+        ("memory", "cpu", "cpu"),
+        ("ucx", "cpu", "cpu"),
+        ("memory", "cuda:0", "cuda:0"),
+        ("ucx", "cuda:0", "cuda:1"),
+        ("memory", "cuda:0", "cpu"),
+        ("memory", "cpu", "cuda:1"),
+    ],
+    ids="-".join,
+)
+async def cluster(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> AsyncIterator[Ends]:
+    transport, source, target = request.param
+    with fake_cuda(monkeypatch) as fake:
+        async with AsyncExitStack() as stack:
+            admission, address = await start_admission(stack)
+            nodes = {
+                name: await start_node(
+                    stack, name, tmp_path, address, TRANSPORTS[transport](), devices=device
+                )
+                for name, device in (("a", source), ("b", target))
+            }
+            yield Ends(admission, nodes)
+        assert not fake.allocations
 
 
 def clear_second(view: memoryview) -> None:
@@ -86,33 +127,6 @@ def test_runs_that_are_none_are_refused(found: tuple[tuple[int, int], ...]) -> N
     with pytest.raises(InvalidInput) as caught:
         blanks_from_proto(messages, layout_of())
     assert caught.value.field == "blanks"
-
-
-def test_one_bit_anywhere_makes_a_granule_written() -> None:
-    memory = HostMemory("test", 4 * MEBIBYTE)
-    extent_bytes = 3 * MEBIBYTE + 77
-    try:
-        memory.prepare(extent_bytes, zero=True)
-        assert find_blanks(memory, extent_bytes) == Blanks(((0, 4),))
-        for at, left in (
-            (0, ((1, 3),)),
-            (MEBIBYTE + 100_003, ((0, 1), (2, 2))),
-            (extent_bytes - 1, ((0, 3),)),
-        ):
-            memory.part(at, 1)[0] = 64
-            assert find_blanks(memory, extent_bytes) == Blanks(left)
-            memory.part(at, 1)[0] = 0
-        memory.part(extent_bytes, 1)[0] = 1  # beyond the extent nobody looks
-        assert find_blanks(memory, extent_bytes) == Blanks(((0, 4),))
-        memory.part(0, memory.size_bytes)[:] = b"\x01" * memory.size_bytes
-        write_blanks(memory, Blanks(((1, 1), (3, 1))), extent_bytes)
-        found = np.frombuffer(memory.part(0, memory.size_bytes), np.uint8)
-        zeros = np.flatnonzero(found == 0)
-        wanted = [*range(MEBIBYTE, 2 * MEBIBYTE), *range(3 * MEBIBYTE, extent_bytes)]
-        assert zeros.tolist() == wanted
-        del found
-    finally:
-        memory.close()
 
 
 def test_late_is_what_the_digests_say() -> None:
@@ -225,9 +239,9 @@ async def test_what_is_written_after_the_look_travels_after_all(
 async def test_zeros_that_the_target_did_not_write_are_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def written_badly(memory: HostMemory, blanks: Blanks, extent_bytes: int) -> None:
+    def written_badly(memory: SlotMemory, blanks: Blanks, extent_bytes: int) -> None:
         write_blanks(memory, blanks, extent_bytes)
-        memory.part((BLANK_RUN[0] + 1) * MEBIBYTE, 1)[0] = 1
+        memory.write((BLANK_RUN[0] + 1) * MEBIBYTE, memoryview(b"\x01"))
 
     monkeypatch.setattr("services.mover.landing.write_blanks", written_badly)
     layout = layout_of(SIZES)
@@ -241,17 +255,3 @@ async def test_zeros_that_the_target_did_not_write_are_refused(
     await cluster.nodes["b"].until_free(reserved.slot)
     await cluster.nodes["a"].until_quiet()
     assert cluster.nodes["a"].role(slot) is SlotRole.LIVE
-
-
-def test_runs_end_where_something_is_written() -> None:
-    memory = HostMemory("test", SLOT_BYTES)
-    try:
-        memory.prepare(SLOT_BYTES, zero=True)
-        for granule in (1, 4):
-            memory.part(granule * MEBIBYTE, 1)[0] = 1
-        found = find_blanks(memory, SLOT_BYTES)
-        assert found.runs == ((0, 1), (2, 2), (5, SLOT_BYTES // MEBIBYTE - 5))
-        assert find_blanks(memory, MEBIBYTE).runs == ((0, 1),)
-        assert not NO_BLANKS.runs
-    finally:
-        memory.close()
