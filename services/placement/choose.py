@@ -162,6 +162,28 @@ def tier_drops(theirs: Fingerprint, differing: frozenset[str], wish: MoveWish) -
     return exact if _world_of(theirs) == _world_of(wish.fingerprint) else None
 
 
+def choose_to_resume(
+    fleet: Collection[Candidate], wish: MoveWish, last_engine_id: str
+) -> Chosen | Verdict:
+    """Of engines that have a parked state at hand, the one that takes it up: one that had it last,
+    else the first by name. A tier is dropped only where no other will do.
+    """
+    ranks = [
+        (drops, one.engine_id != last_engine_id, one.engine_id)
+        for one in fleet
+        if (drops := tier_drops(one.fingerprint, one.differing, wish)) is not None
+    ]
+    if ranks:
+        drops, _, engine_id = min(ranks)
+        return Chosen(engine_id, drops)
+    refusals = [_why_not_equal(one, wish) for one in sorted(fleet, key=attrgetter("engine_id"))]
+    return _none_fits(
+        [no for no in refusals if no is not None],
+        RejectReason.NO_TARGET,
+        "no engine of its node can take this session up",
+    )
+
+
 def _world_of(fingerprint: Fingerprint) -> tuple[str | None, ...]:
     return tuple(fingerprint.facts.get(name) for name in WORLD_FACTS)
 

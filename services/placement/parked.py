@@ -10,6 +10,7 @@ from services.placement.values import Party
 from worldline.errors import InvalidInput
 from worldline.fields import identifier, whole
 from worldline.park import ParkKind, park_id
+from worldline.state.manifest import Fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Parked:
     block_index: int
     #: Of the whole state.
     digest: int
+    #: Of the engine that it was frozen at; None where an earlier version has parked it.
+    fingerprint: Fingerprint | None = None
 
     def __post_init__(self) -> None:
         park_id(self.park_id, "parked.park_id")
@@ -40,7 +43,10 @@ def parked_to_json(parked: Parked | None) -> str | None:
     """The durable form."""
     if parked is None:
         return None
-    return json.dumps({name: getattr(parked, name) for name in Parked.__slots__}, sort_keys=True)
+    fingerprint = parked.fingerprint
+    facts = None if fingerprint is None else dict(fingerprint.facts)
+    parts = {name: getattr(parked, name) for name in Parked.__slots__} | {"fingerprint": facts}
+    return json.dumps(parts, sort_keys=True)
 
 
 def parked_from_json(text: str | None) -> Parked | None:
@@ -52,7 +58,9 @@ def parked_from_json(text: str | None) -> Parked | None:
     if text is None:
         return None
     parts = json.loads(text)
-    return Parked(**parts | {"kind": ParkKind(parts["kind"])})
+    facts = parts.get("fingerprint")
+    fingerprint = None if facts is None else Fingerprint.of(facts)
+    return Parked(**parts | {"kind": ParkKind(parts["kind"]), "fingerprint": fingerprint})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +95,19 @@ class ParkedWatch:
         return tuple(name for name in found if now - here[node_id, name] >= self._grace_s)
 
 
-def parked_by(name: str, kind: ParkKind, party: Party, *, block_index: int, digest: int) -> Parked:
+def parked_by(
+    name: str,
+    kind: ParkKind,
+    party: Party,
+    *,
+    block_index: int,
+    digest: int,
+    fingerprint: Fingerprint | None,
+) -> Parked:
     """The copy that this party's node has made."""
-    return Parked(name, kind, party.node_id, party.node_incarnation, block_index, digest)
+    return Parked(
+        name, kind, party.node_id, party.node_incarnation, block_index, digest, fingerprint
+    )
 
 
 def kind_of(number: int) -> ParkKind:

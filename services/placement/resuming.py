@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from services.placement.choose import Chosen, MoveWish, choose_to_resume
+from services.placement.device import Place
 from services.placement.fleet import Fleet
 from services.placement.parked import Parked
 from services.placement.records import SessionRecord, SessionState
-from services.placement.values import Party
 from worldline.errors import Conflict, Unavailable, WorldlineError
+from worldline.verdict import Verdict
 
 RETRY_AFTER_MS = 1_000
 
 
 def choose_engine_to_resume(
     session: SessionRecord, parked: Parked, fleet: Fleet, now: float
-) -> Party:
-    """An engine of the node that has the state: the session's last one, else the first by name.
+) -> Chosen | Verdict:
+    """An engine of the node that has the state: the session's last one, else the first by name; at
+    T1 where only that holds and its contract allows the drop. Or why none can go on with it.
 
     Raises:
         Conflict: SESSION_LOST, the state went with its mover.
@@ -29,13 +32,13 @@ def choose_engine_to_resume(
             reason="NODE_SILENT",
             retry_after_ms=RETRY_AFTER_MS,
         )
-    engines = sorted(
-        one.engine_id
-        for one in fleet.engines.values()
-        if one.node_id == node.node_id
-        and fleet.engine_alive(one.engine_id, now)
-        and one.device_of(node) is not None
-    )
+    # Of a node that is drained too: a session leaves it by being resumed first.
+    engines = [
+        one
+        for engine_id in fleet.engines_on(node.node_id)
+        if fleet.engine_alive(engine_id, now)
+        and (one := fleet.candidate(engine_id, {}, {}, 0.0, now)) is not None
+    ]
     if not engines:
         raise Unavailable(
             f"node {node.node_id}, which has the state of session {session.session_id}, has no "
@@ -43,7 +46,19 @@ def choose_engine_to_resume(
             reason="ENGINE_SILENT",
             retry_after_ms=RETRY_AFTER_MS,
         )
-    return fleet.party(session.owner if session.owner in engines else engines[0])
+    if parked.fingerprint is None:
+        # Only the copy itself says what it was frozen under: the engine will look.
+        names = sorted(one.engine_id for one in engines)
+        return Chosen(session.owner if session.owner in names else names[0])
+    wish = MoveWish(
+        source_node_id="",
+        source=Place(node.host_id),
+        fingerprint=parked.fingerprint,
+        contract=session.contract,
+        extent_bytes=session.extent_bytes,
+        preset=session.world.preset,
+    )
+    return choose_to_resume(engines, wish, session.owner)
 
 
 def not_resumable(session: SessionRecord) -> WorldlineError:

@@ -136,10 +136,12 @@ class Suspensions:
             resumable = session.state in (SessionState.SUSPENDED, SessionState.RESUMING)
             if not resumable or parked is None:
                 raise not_resumable(session)
-            party = choose_engine_to_resume(session, parked, self._runtime.fleet, _now())
-            suspension = self._new(
-                session, SuspensionVerb.RESUME, parked.kind, parked.park_id, party
-            )
+            chosen = choose_engine_to_resume(session, parked, self._runtime.fleet, _now())
+            if isinstance(chosen, Verdict):
+                return chosen
+            party = self._runtime.fleet.party(chosen.engine_id)
+            resuming = self._new(session, SuspensionVerb.RESUME, parked.kind, parked.park_id, party)
+            suspension = replace(resuming, tier_dropped=chosen.tier_dropped)
             room = self._sessions.room_wish(session, party, client_id)
             async with self._sessions.room.decided(room) as verdict:
                 if not verdict.admitted:

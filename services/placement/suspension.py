@@ -21,8 +21,10 @@ from enum import Enum
 
 from services.placement.phases import Outcome
 from services.placement.values import Failure, Party, SlotName
+from worldline.contract import Contract
 from worldline.errors import InvariantBroken
 from worldline.park import ParkKind, SuspensionPhase, SuspensionVerb
+from worldline.state.manifest import Fingerprint
 
 #: How long the steps before the record may take together; their own deadlines are shorter.
 BEGUN_S = 300.0
@@ -110,6 +112,10 @@ class Suspension:
     block_index: int = 0
     digest: int = 0
     figures: ParkFigures = field(default_factory=ParkFigures)
+    #: What the state was frozen under.
+    fingerprint: Fingerprint | None = None
+    #: A resume: the session was at T0, and is at T1 from its record on.
+    tier_dropped: bool = False
     story: tuple[str, ...] = ()
 
     @property
@@ -121,6 +127,11 @@ class Suspension:
     def undecided(self) -> bool:
         """The directory is deciding: nobody else may."""
         return self.pending is Step.RECORD
+
+
+def resumed_contract(suspension: Suspension, contract: Contract) -> Contract:
+    """The session's contract after its record: at T1 where the resume dropped the tier."""
+    return contract.dropped() if suspension.tier_dropped else contract
 
 
 # --- events ----------------------------------------------------------------------------------
@@ -140,6 +151,7 @@ class Done:
     block_index: int | None = None
     digest: int | None = None
     figures: ParkFigures | None = None
+    fingerprint: Fingerprint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +347,7 @@ _TOO_LONG = Failure(
 
 
 def _taught(suspension: Suspension, event: Done) -> Suspension:
-    names = ("slot", "block_index", "digest", "figures")
+    names = ("slot", "block_index", "digest", "figures", "fingerprint")
     learned = {name: getattr(event, name) for name in names}
     known = {name: value for name, value in learned.items() if value is not None}
     return replace(suspension, **known)

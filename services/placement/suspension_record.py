@@ -31,7 +31,9 @@ class SuspensionEntry:
 
 
 def facts_to_json(entry: SuspensionEntry) -> str:
-    """One JSON object. What was issued and is awaited belongs to the process that awaits."""
+    """One JSON object. What was issued and is awaited belongs to the process that awaits; what the
+    state was frozen under goes on record with the parked copy.
+    """
     one = entry.suspension
     return json.dumps(
         {
@@ -42,6 +44,7 @@ def facts_to_json(entry: SuspensionEntry) -> str:
             if one.failure is None
             else {name: getattr(one.failure, name) for name in Failure.__slots__},
             "lost": one.lost,
+            "tier_dropped": one.tier_dropped,
             "slot": slot_to_list(one.slot),
             "block_index": one.block_index,
             "digest": one.digest,
@@ -84,6 +87,8 @@ def _entry(row: Mapping[str, Any], facts: dict[str, Any]) -> SuspensionEntry:
         block_index=facts["block_index"],
         digest=facts["digest"],
         figures=ParkFigures(**facts["figures"]),
+        # A record of an earlier version has none: it never dropped one.
+        tier_dropped=facts.get("tier_dropped", False),
         story=tuple(facts["story"]),
     )
     return SuspensionEntry(
@@ -117,4 +122,5 @@ def suspension_to_proto(entry: SuspensionEntry) -> park_pb2.SuspensionRecord:
         ),
         digest=one.digest,
         trace_id=entry.trace_id,
+        tier_dropped=one.tier_dropped,
     )

@@ -28,18 +28,20 @@ from services.placement.suspension import (
     Settled,
     Step,
     Suspension,
+    resumed_contract,
 )
 from services.placement.suspension_record import SuspensionEntry
 from services.placement.values import Failure
 from services.placement.wire import slot_from_proto, slot_to_proto, world_to_proto
 from worldline.contract import contract_to_proto
-from worldline.errors import InvariantBroken
+from worldline.errors import Conflict, InvariantBroken
 from worldline.fields import non_negative
 from worldline.park import SuspensionPhase, SuspensionVerb
 from worldline.rpc.channel import call
 from worldline.state.codec import digests_from_proto, manifest_from_proto, manifest_to_proto
 from worldline.state.manifest import Manifest
 from worldline.v1 import engine_pb2, mover_pb2, park_pb2
+from worldline.verdict import RejectReason
 
 _log = structlog.get_logger(__name__)
 
@@ -118,7 +120,12 @@ class SuspensionSteps:
             return Failed(Step.FREEZE, failure)
         context.manifest = manifest
         slot = slot_from_proto(answer.slot)
-        return Done(Step.FREEZE, slot=slot, block_index=manifest.block_index)
+        return Done(
+            Step.FREEZE,
+            slot=slot,
+            block_index=manifest.block_index,
+            fingerprint=manifest.fingerprint,
+        )
 
     async def _park(self, one: Suspension, context: SuspensionContext) -> Event:
         manifest = _manifest(context)
@@ -164,22 +171,35 @@ class SuspensionSteps:
         )
 
     async def _attach(self, one: Suspension, context: SuspensionContext) -> Event:
-        session, manifest = context.session, _manifest(context)
+        session = context.session
         if one.slot is None:
             raise InvariantBroken(f"suspension {one.suspension_id} attaches without a slot")
+        contract = resumed_contract(one, session.contract)
+        # The engine continues at the session's tier from now on, and judges by it.
+        manifest = replace(_manifest(context), determinism_tier=contract.determinism_tier)
         request = engine_pb2.AttachRequest(
             session_id=one.session_id,
             move_id=one.suspension_id,
-            contract=contract_to_proto(session.contract),
+            contract=contract_to_proto(contract),
             world=world_to_proto(session.world),
             manifest=manifest_to_proto(manifest),
             slot=slot_to_proto(one.slot),
         )
-        await call(
-            self._peers.engine(one.party.engine_id).Attach,
-            request,
-            timeout_s=self._deadlines.attach_s,
-        )
+        try:
+            await call(
+                self._peers.engine(one.party.engine_id).Attach,
+                request,
+                timeout_s=self._deadlines.attach_s,
+            )
+        except Conflict as error:
+            if error.reason == RejectReason.NOT_DETERMINISTIC.name:
+                # Its self-check came with this session: the next resume is decided with that known.
+                self._fleet.note_self_checks(
+                    one.party.engine_id,
+                    one.party.engine_incarnation,
+                    {session.world.preset: error.message},
+                )
+            raise
         return Done(Step.ATTACH)
 
     async def _record(self, entry: SuspensionEntry) -> Event:

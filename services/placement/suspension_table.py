@@ -10,8 +10,10 @@ from services.placement.directory import transaction
 from services.placement.move_facts import slot_to_list
 from services.placement.parked import parked_by, parked_from_json, parked_to_json
 from services.placement.records import SessionState
-from services.placement.suspension import Suspension
+from services.placement.session_table import get_session
+from services.placement.suspension import Suspension, resumed_contract
 from services.placement.suspension_record import SuspensionEntry, entry_from_row, facts_to_json
+from worldline.contract import contract_to_proto
 from worldline.errors import InvariantBroken
 from worldline.park import SuspensionPhase, SuspensionVerb
 
@@ -39,9 +41,11 @@ def insert_suspension(db: sqlite3.Connection, entry: SuspensionEntry) -> None:
     one = entry.suspension
     before, meanwhile = _BEGINS[one.verb]
     with transaction(db, durable=True):
+        # One that resumes is counted where it is to be, which may be another engine of its node.
         taken = db.execute(
-            "UPDATE sessions SET state = ? WHERE session_id = ? AND epoch = ? AND state = ?",
-            (meanwhile.value, one.session_id, one.epoch, before.value),
+            "UPDATE sessions SET state = ?, owner = ?"
+            " WHERE session_id = ? AND epoch = ? AND state = ?",
+            (meanwhile.value, one.party.engine_id, one.session_id, one.epoch, before.value),
         ).rowcount
         if taken != 1:
             row = db.execute(
@@ -110,7 +114,12 @@ def _check(db: sqlite3.Connection, table: str, key: str, name: str, incarnation:
 
 def _suspend(db: sqlite3.Connection, one: Suspension) -> int:
     parked = parked_by(
-        one.park_id, one.kind, one.party, block_index=one.block_index, digest=one.digest
+        one.park_id,
+        one.kind,
+        one.party,
+        block_index=one.block_index,
+        digest=one.digest,
+        fingerprint=one.fingerprint,
     )
     # No process owns it: nobody's renewal names it, and nobody's revives it.
     return db.execute(
@@ -129,14 +138,19 @@ def _suspend(db: sqlite3.Connection, one: Suspension) -> int:
 
 
 def _resume(db: sqlite3.Connection, one: Suspension) -> int:
+    session = get_session(db, one.session_id)
+    if session is None:
+        return 0
+    contract = resumed_contract(one, session.contract)
     return db.execute(
         "UPDATE sessions SET owner = ?, owner_incarnation = ?, node_id = ?, epoch = epoch + 1,"
-        " slot = ?, parked = NULL WHERE session_id = ? AND epoch = ? AND state = ?",
+        " slot = ?, parked = NULL, contract = ? WHERE session_id = ? AND epoch = ? AND state = ?",
         (
             one.party.engine_id,
             one.party.engine_incarnation,
             one.party.node_id,
             json.dumps(slot_to_list(one.slot)),
+            contract_to_proto(contract).SerializeToString(deterministic=True),
             one.session_id,
             one.epoch,
             SessionState.RESUMING.value,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +19,13 @@ from worldline.cli.parts import ClusterOptions, NodeOptions
 from worldline.contract import Contract, DeterminismTier, ServiceClass
 from worldline.errors import Conflict, InvalidInput
 from worldline.recording import ReplayWish, compare_runs, read_run, record, replay
-from worldline.sdk import Action, Client, MovePhase, Rejected, Session
+from worldline.sdk import Action, Client, MovePhase, ParkKind, Rejected, Session
 from worldline.state.manifest import Fingerprint
 from worldline.state.remedies import remedies
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+WORLDLINE = str(Path(sys.executable).with_name("worldline"))
 BLOCKS = 6
 LENIENT = replace(PATIENT, tier_drop_allowed=True)
 C4 = Contract(ServiceClass.C4_REPLAY, horizon_ms=60_000)
@@ -165,3 +169,35 @@ async def test_an_unequal_node_is_found_refused_at_t0_and_taken_at_t1(
             assert loose.difference.granule is not None
         # Both have seen that their own blocks repeat.
         assert [node.engines[0].differing for node in await client.nodes()][:2] == [(), ()]
+
+
+async def test_an_engine_that_came_back_otherwise_resumes_at_t1_alone() -> None:
+    options = ClusterOptions(nodes=1, slots=4, slot_bytes=16 << 20)
+    async with (
+        bounded(300),
+        LocalCluster(options) as cluster,
+        Client(cluster.placement_address) as client,
+    ):
+        exact = await client.open("tiny", seed=SEED, contract=PATIENT)
+        lenient = await client.open("tiny", seed=SEED, contract=LENIENT)
+        for session in (exact, lenient):
+            await play(session, 0, 2)
+            await session.suspend(ParkKind.MEMORY)
+        await cluster.kill("engine-node-1")
+        former = cluster.services["engine-node-1"]
+        listening = {**former.spec.variables, "listen": former.address}
+        await cluster.start_service(replace(former.spec, variables=listening, env=OTHERWISE.env))
+        with pytest.raises(Rejected) as refused:
+            await exact.resume()
+        assert refused.value.reason == "FINGERPRINT_MISMATCH"
+        assert "ATEN_CPU_CAPABILITY=default" in refused.value.message
+        assert (await exact.refresh()).state == "suspended"
+        at = ("--placement", cluster.placement_address)
+        command = (WORLDLINE, "resume", lenient.session_id, *at)
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "the session was at T0 and continues at T1" in done.stdout
+        assert (await lenient.refresh()).contract.determinism_tier is T1
+        assert [block.index for block in await play(lenient, 2, 2)] == [2, 3]

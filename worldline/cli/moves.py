@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TransferSpeed
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
 from worldline.cli.listings import print_moves
 from worldline.cli.output import (
+    TIER_DROPPED,
     console,
     err_console,
     hex_digest,
@@ -199,7 +200,7 @@ def print_record(record: MoveRecord) -> None:
     if record.target_engine_id:
         console.print(f"from {record.source_engine_id} to {record.target_engine_id}", markup=False)
     if record.tier_dropped and record.committed:
-        console.print("tier dropped: the session was at T0 and continues at T1")
+        console.print(TIER_DROPPED)
     if record.verdict is not None:
         console.print(f"verdict {record.verdict.label}: {record.verdict.explanation}", markup=False)
         if record.verdict.retry_after_ms:

@@ -45,6 +45,9 @@ console = _console()
 #: Progress and errors.
 err_console = _console(stderr=True)
 
+#: A session that went on where only T1 holds, moved or resumed.
+TIER_DROPPED = "tier dropped: the session was at T0 and continues at T1"
+
 #: 1 is any other error of Worldline, 2 is also typer's for a wrong command line.
 _EXIT_STATUS: tuple[tuple[type[WorldlineError], int], ...] = (
     (Rejected, 3),

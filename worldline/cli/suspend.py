@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
-from worldline.cli.output import console, hex_digest, human_bytes, print_json, print_table
+from worldline.cli.output import (
+    TIER_DROPPED,
+    console,
+    hex_digest,
+    human_bytes,
+    print_json,
+    print_table,
+)
 from worldline.sdk import ParkKind, SessionInfo, SuspensionRecord
 from worldline.sdk.suspension import park_kind
 
@@ -45,8 +52,8 @@ def resume(
 ) -> None:
     """Resume a suspended session on the node that has its state.
 
-    Exit status 3 when there is no room for it now, 6 when its state is no longer
-    what was parked.
+    Exit status 3 when there is no room for it now, or no engine there that may go
+    on with it; 6 when its state is no longer what was parked.
     """
 
     async def work() -> int:
@@ -72,6 +79,8 @@ def _print(info: SessionInfo, record: SuspensionRecord | None, as_json: bool) ->
     )
     if record is None:
         return
+    if record.tier_dropped:
+        console.print(TIER_DROPPED)
     print_table(("STEP", "MS"), [(name, f"{ms:.1f}") for name, ms in record.timings_ms.items()])
     copy_ms = max(record.copy_ms, 1e-3)
     direct = ", direct I/O" if record.direct_io else ""

@@ -28,6 +28,7 @@ class SuspensionRecord:
 
     `timings_ms` is by step, in their order; `copy_ms` is the copy alone, the digests that overlap
     it included, `verify_ms` what came after it; `digest` is of the state as it was parked.
+    `tier_dropped`: the session was at T0 and goes on at T1 where it was resumed, or would have.
     """
 
     suspension_id: str
@@ -44,6 +45,7 @@ class SuspensionRecord:
     direct_io: bool
     digest: int
     trace_id: str
+    tier_dropped: bool = False
 
     @property
     def total_ms(self) -> float:
@@ -72,6 +74,7 @@ def suspension_from_proto(message: park_pb2.SuspensionRecord) -> SuspensionRecor
         direct_io=message.stats.direct_io,
         digest=message.digest,
         trace_id=message.trace_id,
+        tier_dropped=message.tier_dropped,
     )
 
 
