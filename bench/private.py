@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from services.engine.model.causal import CausalWorld
 from services.engine.model.config import PRESETS, preset
-from services.engine.model.factory import STATE_ONLY_ON_CPU
+from services.engine.model.factory import FULL_SIZE
 from services.engine.model.weights import build_weights
 from services.engine.world import Action, StateTree
 from worldline.errors import InvalidInput
@@ -70,7 +70,7 @@ def world_of(name: str) -> CausalWorld:
     Raises:
         InvalidInput: there is no such preset, or none that a CPU computes.
     """
-    names = [each for each in PRESETS if each not in STATE_ONLY_ON_CPU]
+    names = [each for each in PRESETS if each not in FULL_SIZE]
     if name not in names:
         raise InvalidInput(f"{name!r} is none of {', '.join(names)}", field="preset")
     return CausalWorld(build_weights(preset(name), WEIGHTS_SEED, torch.device("cpu")))

@@ -21,17 +21,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from services.engine.model.causal import CausalWorld
-from services.engine.model.config import preset
-from services.engine.model.weights import build_weights
-from services.engine.world import Action
+from services.engine.model.factory import build_world
+from services.engine.world import Action, WorldModel
 from worldline.state.digest import crc64
 from worldline.state.tree import materialize, plan
 
 
-def play(world: CausalWorld, blocks: int, seed: int) -> tuple[list[int], list[float], int]:
+def play(
+    world: WorldModel, device: torch.device, blocks: int, seed: int
+) -> tuple[list[int], list[float], int]:
     """State digests after each block, milliseconds per block, bytes of the state."""
-    device = world.weights.latent_in.device
     layout = plan(world.state_spec())
     buffer = torch.zeros(layout.extent_bytes, dtype=torch.uint8, device=device)
     state = materialize(layout, buffer)
@@ -64,9 +63,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     device = torch.device(options.device)
-    world = CausalWorld(build_weights(preset(options.preset), 0, device))
-    first, times_ms, size_bytes = play(world, options.blocks, options.seed)
-    second, again_ms, _ = play(world, options.blocks, options.seed)
+    world = build_world(options.preset, 0, device)
+    first, times_ms, size_bytes = play(world, device, options.blocks, options.seed)
+    second, again_ms, _ = play(world, device, options.blocks, options.seed)
     is_cuda = device.type == "cuda"
     report = {
         "preset": options.preset,

@@ -18,6 +18,7 @@ from bench.serving.facts import facts, started_at
 from bench.serving.figure import draw
 from bench.serving.placement import placement
 from bench.serving.real.command import real
+from bench.serving.real.residents_command import residents
 from bench.serving.report import Findings, bars, document, tables
 from bench.serving.rungs import rungs
 from bench.serving.table4 import table4
@@ -37,6 +38,7 @@ def serving() -> None:
 
 
 app.command()(real)
+app.command()(residents)
 
 
 @app.command()

@@ -47,7 +47,7 @@ def real(
     seeds = list(range(first_seed, first_seed + trials))
     plan = Plan(preset, device, threads, floor, blocks, bulk_blocks, seeds)
     try:
-        found = asyncio.run(proof(plan, _say))
+        found = asyncio.run(proof(plan, say))
     except WorldlineError as error:
         hint = f"--{error.field.rpartition('.')[2]}" if error.field else None
         raise typer.BadParameter(error.message, param_hint=hint) from error
@@ -59,11 +59,11 @@ def real(
         sizes = {"periods": blocks, "bulk_blocks": bulk_blocks, "used_by_others": others}
         write(json_path, document(found, known | asked | sizes))
     took_s = time.monotonic() - begun_s
-    _say(f"{took_s:.1f} s; load {os.getloadavg()[0]:.1f}, others used {others:.0%}")
+    say(f"{took_s:.1f} s; load {os.getloadavg()[0]:.1f}, others used {others:.0%}")
     if not all(check.met for check in checks(found)):
         raise typer.Exit(1)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Progress: never part of the tables."""
     print(text, file=sys.stderr, flush=True)

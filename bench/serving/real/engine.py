@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench.serving.real.arms import BULK, INTERACTIVE, Arm
-from bench.serving.real.outcome import Outcome, outcome
+from bench.serving.real.outcome import Outcome, Seen, outcome
 from bench.serving.real.player import Player
 from services.engine import events as ev
 from services.engine.core import Phase
@@ -85,6 +85,11 @@ class Engine:
         self._layout = plan(model.state_spec())
         self._lease = Lease().renewed(time.monotonic(), 1e9)
 
+    @property
+    def state_bytes(self) -> int:
+        """Of one session."""
+        return self._layout.extent_bytes
+
     async def measured(self, blocks: int) -> Expected:
         """What quanta take here, learned from so many blocks of a session without a period."""
         await self._worker.run(self._model.warm)
@@ -122,6 +127,41 @@ class Engine:
             await self._settled()
         quanta_ms = self.profiles.quanta_ms
         return outcome(player.seen, job.seen, quanta_ms, first=index, since=since, until=until)
+
+    async def together(
+        self, count: int, contract: Contract, periods: int
+    ) -> list[tuple[Seen, ...]]:
+        """What clients of so many sessions under one contract saw, from the last grid's opening on.
+
+        Fresh sessions, each with a seed of its own, and each one's first block left out.
+        """
+        names = [f"resident-{number}" for number in range(count)]
+        sessions = {name: self._session(name, contract, seed) for seed, name in enumerate(names)}
+        with self._open(sessions):
+            generation = self._generation(sessions)
+            players = [
+                Player(session, generation.wake, seed)
+                for seed, session in enumerate(sessions.values())
+            ]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(player.play()) for player in players]
+                tasks.append(group.create_task(generation.run(), name="generation"))
+                anchors = [await _opened_at(session) for session in sessions.values()]
+                since = max(anchors)
+                first = {name: one.world.block_index for name, one in sessions.items()}
+                until = since + periods * contract.period_ms / 1e3
+                await asyncio.sleep(max(0.0, until - time.monotonic()))
+                for task in tasks:
+                    task.cancel()
+            await self._settled()
+        return [
+            tuple(
+                block
+                for block in player.seen
+                if block.block_index >= first[name] and block.at <= until
+            )
+            for name, player in zip(names, players, strict=True)
+        ]
 
     def _generation(self, sessions: Mapping[str, Session], arm: Arm | None = None) -> Generation:
         def lease() -> Lease:

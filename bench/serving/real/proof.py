@@ -11,10 +11,9 @@ from bench.serving.real.outcome import Outcome, Trials
 from bench.serving.real.rung import Rung, rungs
 from services.engine.device import describe_device, fix_numerics
 from services.engine.generation import GUARD
-from services.engine.model.causal import CausalWorld
-from services.engine.model.config import preset
-from services.engine.model.weights import build_weights
+from services.engine.model.factory import build_world
 from services.engine.worker import Worker
+from services.engine.world import WorldModel
 from worldline.errors import InvalidInput
 
 #: Blocks that the rows are of before a period is chosen: enough for a 95th percentile.
@@ -44,11 +43,11 @@ async def proof(plan: Plan, say: Say) -> list[tuple[Rung, list[Trials]]]:
         InvalidInput: a preset, a device or a floor that there is not.
         Unavailable: the device does not work here.
     """
-    config, device = preset(plan.preset), describe_device(plan.device)
+    device = describe_device(plan.device)
     fix_numerics(device)
     worker = Worker(plan.threads, device)
     try:
-        model = CausalWorld(build_weights(config, 0, device.torch_device))
+        model = build_world(plan.preset, 0, device.torch_device)
         floor_quanta = _floor_quanta(model, plan.floor_steps)
         engine = Engine(model, worker)
         expected = await engine.measured(MEASURED_BLOCKS)
@@ -67,7 +66,7 @@ def _announced(found: Sequence[Rung], plan: Plan) -> str:
     return f"periods: {periods}; about {took_s:.0f} s of trials"
 
 
-def _floor_quanta(model: CausalWorld, floor_steps: int) -> int:
+def _floor_quanta(model: WorldModel, floor_steps: int) -> int:
     """Of a block at the floor.
 
     Raises:

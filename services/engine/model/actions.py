@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.engine.model.attention import attend, unit
 from services.engine.model.config import WorldConfig
-from services.engine.model.rotary import rotate
+from services.engine.model.pointwise import Pointwise, attend
 from services.engine.model.weights import ActionWeights, Weights
-from services.engine.model.window import Cache, claim
+from services.engine.model.window import Cache
 from services.engine.world import Action
 
 
@@ -32,17 +31,20 @@ def embed_action(weights: Weights, action: Action) -> ActionEmbedding:
     keyboard = torch.tensor([keys], dtype=torch.float32, device=device) @ weights.keyboard_in
     motion = torch.tensor([[dx, dy, abs(dx), abs(dy)]], dtype=torch.float32, device=device)
     mouse = motion @ weights.mouse_in
-    return ActionEmbedding(keyboard.expand(frames, -1), mouse.expand(frames, -1))
+    dtype = weights.dtype
+    return ActionEmbedding(
+        keyboard.to(dtype).expand(frames, -1), mouse.to(dtype).expand(frames, -1)
+    )
 
 
 def attend_mouse(
     block: ActionWeights,
     config: WorldConfig,
+    pointwise: Pointwise,
     cache: Cache,
-    path: str,
+    span: tuple[int, int],
     hidden: Tensor,
     mouse: Tensor,
-    frame_start: int,
     turns: Tensor,
 ) -> Tensor:
     """Each spatial token looks along its own frames; cache (tokens_per_frame, window, h, d)."""
@@ -55,31 +57,32 @@ def attend_mouse(
         part.reshape(shape).transpose(0, 1)
         for part in (seen @ block.mouse_qkv).split(config.action_dim, dim=-1)
     )
-    begin, end = claim(cache, path, frame_start, frames)
-    cache["k"][:, begin:end] = rotate(unit(key), turns)
+    begin, end = span
+    cache["k"][:, begin:end] = pointwise.turned(key, turns)
     cache["v"][:, begin:end] = value
-    mixed = attend(rotate(unit(query), turns), cache["k"][:, :end], cache["v"][:, :end])
+    query = pointwise.turned(query, turns)
+    mixed = pointwise.attend_frames(query, cache["k"][:, :end], cache["v"][:, :end])
     return mixed.transpose(0, 1).reshape(frames * tokens, -1) @ block.mouse_out
 
 
 def attend_keyboard(
     block: ActionWeights,
     config: WorldConfig,
+    pointwise: Pointwise,
     cache: Cache,
-    path: str,
+    span: tuple[int, int],
     hidden: Tensor,
     keyboard: Tensor,
-    frame_start: int,
     turns: Tensor,
 ) -> Tensor:
     """Every token looks at the keys of the window's frames; cache (1, window, h, d)."""
-    frames, tokens = config.frames_per_block, hidden.shape[0]
+    tokens = hidden.shape[0]
     shape = (1, -1, config.action_heads, config.action_head_dim)
     key, value = (keyboard @ block.keyboard_kv).split(config.action_dim, dim=-1)
-    begin, end = claim(cache, path, frame_start, frames)
-    cache["k"][:, begin:end] = rotate(unit(key.reshape(shape)), turns)
+    begin, end = span
+    cache["k"][:, begin:end] = pointwise.turned(key.reshape(shape), turns)
     cache["v"][:, begin:end] = value.reshape(shape)
-    query = unit((hidden @ block.keyboard_q).reshape(shape))
     spread = turns.repeat_interleave(config.tokens_per_frame, dim=0)
-    mixed = attend(rotate(query, spread), cache["k"][:, :end], cache["v"][:, :end])
+    query = pointwise.turned((hidden @ block.keyboard_q).reshape(shape), spread)
+    mixed = attend(query, cache["k"][:, :end], cache["v"][:, :end])
     return mixed.reshape(tokens, -1) @ block.keyboard_out

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from services.engine.model.actions import embed_action
+from services.engine.model.attention import fill_first_frame
 from services.engine.model.config import WorldConfig
 from services.engine.model.decoder import decode
 from services.engine.model.noise import SessionNoise, seed_noise, split_noise
+from services.engine.model.pointwise import Pointwise, plain
 from services.engine.model.state import CACHE_KEYS, state_spec
-from services.engine.model.transformer import BlockInputs, predict, prepare
+from services.engine.model.transformer import BlockInputs, PassInputs, pass_inputs, predict, prepare
 from services.engine.model.weights import Weights
+from services.engine.model.window import Spans, claim_block
 from services.engine.world import Action, Frames, StateTree
 from worldline.errors import InvalidInput
 from worldline.state.tree import materialize, plan
@@ -23,11 +26,12 @@ from worldline.state.tree import materialize, plan
 class CausalWorld:
     """A `WorldModel`: a quantum for each denoising step, then a context pass at noise level 0.
 
-    Computes in float32; the caches are bfloat16. Holds weights only.
+    Computes in the dtype of its weights; the caches are bfloat16. Holds weights only.
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, pointwise: Pointwise | None = None) -> None:
         self.weights = weights
+        self.pointwise = pointwise or plain(weights.dtype)
         self.config: WorldConfig = weights.config
         self._device = weights.latent_in.device
 
@@ -80,26 +84,40 @@ class CausalWorld:
         with torch.no_grad():
             noise = SessionNoise(state["noise"]["generator"])
             frame_start = action.block_index * config.frames_per_block
-            embedding = embed_action(self.weights, action)
-            inputs = prepare(self.weights, state["first_frame"], embedding, frame_start)
+            spans = claim_block(config, state, frame_start)
+            self._fill_first_frame(state)
+            inputs = prepare(self.weights, embed_action(self.weights, action), frame_start)
             shape = (config.frames_per_block * config.tokens_per_frame, config.latent_channels)
             latents = noise.normal(shape)
         for index, sigma in enumerate(sigmas):
             with torch.no_grad():
                 if index > 0:
                     latents = (1.0 - sigma) * latents + sigma * noise.normal(shape)
-                latents = predict(self.weights, state, inputs, latents, sigma)
+                latents = self._denoise(state, spans, inputs, latents, sigma)
             # Grad mode belongs to the thread: it must not be left changed across a yield.
             yield
         with torch.no_grad():
             noise.store()
-            return self._finish(state, inputs, latents, action)
+            # The context pass: the cache as later blocks see it comes from the clean latents.
+            self._denoise(state, spans, inputs, latents, 0.0)
+            return self._decode(state, latents, action)
 
-    def _finish(
-        self, state: StateTree, inputs: BlockInputs, latents: Tensor, action: Action
-    ) -> Frames:
-        """The context pass: the cache as later blocks see it comes from the clean latents."""
-        predict(self.weights, state, inputs, latents, 0.0)
+    def predict(self, state: StateTree, spans: Spans, inputs: PassInputs) -> Tensor:
+        """One pass, see `transformer.predict`."""
+        return predict(self.weights, self.pointwise, state, spans, inputs)
+
+    def _denoise(
+        self, state: StateTree, spans: Spans, inputs: BlockInputs, latents: Tensor, sigma: float
+    ) -> Tensor:
+        return self.predict(state, spans, pass_inputs(self.weights, inputs, latents, sigma))
+
+    def _fill_first_frame(self, state: StateTree) -> None:
+        if all(cache["is_init"] for cache in state["crossattn_cache"]):
+            return
+        first_frame = (state["first_frame"] @ self.weights.first_frame_in).to(self.weights.dtype)
+        fill_first_frame(self.weights, self.pointwise, state, first_frame)
+
+    def _decode(self, state: StateTree, latents: Tensor, action: Action) -> Frames:
         pixels = decode(self.weights, state, latents, action).cpu()
         state["block_index"] = action.block_index + 1
         count, height, width, _ = pixels.shape

@@ -18,7 +18,7 @@ from services.engine.model.causal import expect_block, initialise
 from services.engine.model.config import WorldConfig
 from services.engine.model.noise import SessionNoise, split_noise
 from services.engine.model.state import state_spec
-from services.engine.model.window import Cache, claim
+from services.engine.model.window import Cache, claim_block
 from services.engine.world import NO_FRAMES, Action, Frames, StateTree, check_steps
 
 #: Layers of a sample: the first has action caches that are written, as half of all have.
@@ -88,11 +88,9 @@ def dirty(config: WorldConfig, state: StateTree, generator: torch.Generator) -> 
 
     The caches of the unwired action modules are left alone, as in the model.
     """
-    frames = config.frames_per_block
-    frame_start = state["block_index"] * frames
+    spans = claim_block(config, state, state["block_index"] * config.frames_per_block)
     for index in range(config.layers):
-        kv_cache = state["kv_cache"][index]
-        _rewrite(kv_cache, f"kv_cache[{index}]", frame_start, frames, config, generator)
+        _rewrite(state["kv_cache"][index], spans.tokens, generator)
         cross = state["crossattn_cache"][index]
         if not cross["is_init"]:
             _fill(cross["k"], generator)
@@ -100,24 +98,13 @@ def dirty(config: WorldConfig, state: StateTree, generator: torch.Generator) -> 
             cross["is_init"] = True
     for name in ("kv_cache_mouse", "kv_cache_keyboard"):
         for index in range(config.action_layers):
-            cache, path = state[name][index], f"{name}[{index}]"
-            begin, end = claim(cache, path, frame_start, frames)
-            _fill(cache["k"][:, begin:end], generator)
-            _fill(cache["v"][:, begin:end], generator)
+            _rewrite(state[name][index], spans.frames, generator)
     for leaf in state["decoder"].values():
         leaf.copy_(torch.randn(leaf.shape, generator=generator))
 
 
-def _rewrite(
-    cache: Cache,
-    path: str,
-    frame_start: int,
-    frames: int,
-    config: WorldConfig,
-    generator: torch.Generator,
-) -> None:
-    tokens = config.tokens_per_frame
-    begin, end = claim(cache, path, frame_start * tokens, frames * tokens)
+def _rewrite(cache: Cache, span: tuple[int, int], generator: torch.Generator) -> None:
+    begin, end = span
     _fill(cache["k"][:, begin:end], generator)
     _fill(cache["v"][:, begin:end], generator)
 

@@ -11,6 +11,7 @@ import torch
 from services.engine.model.causal import CausalWorld
 from services.engine.model.config import PRESETS
 from services.engine.model.dirty import DirtyWorld
+from services.engine.model.graph_world import graph_world
 from services.engine.model.weights import build_weights
 from services.engine.plugin import NO_PLUGINS, Plugin
 from services.engine.world import WorldModel
@@ -18,7 +19,7 @@ from worldline.errors import InvalidInput
 from worldline.state.fingerprint import code_digest
 
 #: Presets whose compute needs a GPU: on a CPU only their state is real.
-STATE_ONLY_ON_CPU = frozenset({"mg2"})
+FULL_SIZE = frozenset({"mg2"})
 
 
 def presets(plugins: Mapping[str, Plugin] = NO_PLUGINS) -> tuple[str, ...]:
@@ -36,6 +37,7 @@ def build_world(
 
     Raises:
         InvalidInput: no such preset, or the plug-in that serves it cannot be made.
+        Unavailable: a preset that is compiled, and nothing to compile it with.
     """
     if name in plugins:
         return plugins[name].build(weights_seed, device)
@@ -45,9 +47,11 @@ def build_world(
             f"unknown preset {name!r}: choose one of {', '.join(presets(plugins))}",
             field="world.preset",
         )
-    if device.type == "cpu" and name in STATE_ONLY_ON_CPU:
+    if name not in FULL_SIZE:
+        return CausalWorld(build_weights(config, weights_seed, device))
+    if device.type == "cpu":
         return DirtyWorld(config)
-    return CausalWorld(build_weights(config, weights_seed, device))
+    return graph_world(build_weights(config, weights_seed, device))
 
 
 def engine_code(plugins: Mapping[str, Plugin] = NO_PLUGINS) -> str:

@@ -15,7 +15,7 @@ def _frequencies(pairs: int, device: torch.device) -> Tensor:
 
 
 def token_turns(config: WorldConfig, frame_start: int, device: torch.device) -> Tensor:
-    """Rotations of a block's tokens, (frames_per_block * tokens_per_frame, 1, head_dim / 2).
+    """Turns of a block's tokens, (frames_per_block * tokens_per_frame, 1, head_dim / 2, 2).
 
     Frames count from the session's start: the global position decides, not the window's.
     """
@@ -35,17 +35,24 @@ def token_turns(config: WorldConfig, frame_start: int, device: torch.device) -> 
 
 
 def frame_turns(config: WorldConfig, frame_start: int, device: torch.device) -> Tensor:
-    """Rotations of a block's frames for action attention, (frames, 1, action_head_dim / 2)."""
+    """Turns of a block's frames for action attention, (frames, 1, action_head_dim / 2, 2)."""
     frame = torch.arange(frame_start, frame_start + config.frames_per_block, device=device)
     return phasors(frame.float()[:, None] * _frequencies(config.action_head_dim // 2, device))
 
 
 def phasors(angles: Tensor) -> Tensor:
-    """Angles (positions, pairs) as unit complex numbers (positions, 1, pairs), for all heads."""
-    return torch.polar(torch.ones_like(angles), angles)[:, None, :]
+    """Cosine and sine of angles (positions, pairs) as (positions, 1, pairs, 2), for all heads."""
+    return torch.stack((angles.cos(), angles.sin()), dim=-1)[:, None]
 
 
 def rotate(values: Tensor, turns: Tensor) -> Tensor:
     """Rotate (..., positions, heads, channels), pairs of neighbouring channels, by `phasors`."""
     pairs = torch.view_as_complex(values.unflatten(-1, (-1, 2)).contiguous())
-    return torch.view_as_real(pairs * turns).flatten(-2)
+    return torch.view_as_real(pairs * torch.view_as_complex(turns)).flatten(-2)
+
+
+def rotate_pairs(values: Tensor, turns: Tensor) -> Tensor:
+    """The same without complex numbers, of which a compiler makes no kernel."""
+    (real, imaginary), (cos, sin) = values.unflatten(-1, (-1, 2)).unbind(-1), turns.unbind(-1)
+    turned = (real * cos - imaginary * sin, real * sin + imaginary * cos)
+    return torch.stack(turned, dim=-1).flatten(-2)

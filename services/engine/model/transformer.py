@@ -1,9 +1,13 @@
-"""Transformer: one pass over a block's tokens at one noise level, reading and writing caches."""
+"""Transformer: one pass over a block's tokens at one noise level, reading and writing caches.
+
+A pass is a function of tensors alone: nothing in it waits for the device or looks at a value, so
+that it can be captured once and replayed (`graphs`).
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as functional
@@ -11,8 +15,11 @@ from torch import Tensor
 
 from services.engine.model.actions import ActionEmbedding, attend_keyboard, attend_mouse
 from services.engine.model.attention import attend_first_frame, attend_window
+from services.engine.model.config import WorldConfig
+from services.engine.model.pointwise import Pointwise
 from services.engine.model.rotary import frame_turns, token_turns
-from services.engine.model.weights import SIGMA_CHANNELS, BlockWeights, Weights
+from services.engine.model.weights import SIGMA_CHANNELS, ActionWeights, BlockWeights, Weights
+from services.engine.model.window import Spans
 from services.engine.world import StateTree
 
 
@@ -20,43 +27,60 @@ from services.engine.world import StateTree
 class BlockInputs:
     """What all passes of one block share."""
 
-    frame_start: int
     token_turns: Tensor
     frame_turns: Tensor
-    action: ActionEmbedding
-    first_frame: Tensor
+    keyboard: Tensor
+    mouse: Tensor
 
 
-def prepare(
-    weights: Weights, first_frame: Tensor, action: ActionEmbedding, frame_start: int
-) -> BlockInputs:
+@dataclass(frozen=True)
+class PassInputs(BlockInputs):
+    """Everything that a pass reads beside weights and state.
+
+    `latents` (frames_per_block * tokens_per_frame, latent_channels) and `modulation` (6, dim).
+    """
+
+    latents: Tensor
+    modulation: Tensor
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """In the fields' order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+def prepare(weights: Weights, action: ActionEmbedding, frame_start: int) -> BlockInputs:
     """The inputs of the block whose first latent frame is `frame_start` of the session."""
     device = weights.latent_in.device
     return BlockInputs(
-        frame_start=frame_start,
         token_turns=token_turns(weights.config, frame_start, device),
         frame_turns=frame_turns(weights.config, frame_start, device),
-        action=action,
-        first_frame=first_frame @ weights.first_frame_in,
+        keyboard=action.keyboard,
+        mouse=action.mouse,
     )
 
 
+def pass_inputs(weights: Weights, block: BlockInputs, latents: Tensor, sigma: float) -> PassInputs:
+    """The inputs of one pass from these latents at this noise level."""
+    shared = {field.name: getattr(block, field.name) for field in fields(BlockInputs)}
+    return PassInputs(**shared, latents=latents, modulation=modulation(weights, sigma))
+
+
 def predict(
-    weights: Weights, state: StateTree, inputs: BlockInputs, latents: Tensor, sigma: float
+    weights: Weights, pointwise: Pointwise, state: StateTree, spans: Spans, inputs: PassInputs
 ) -> Tensor:
     """Predict the clean latents, (frames_per_block * tokens_per_frame, latent_channels).
 
-    Rewrites the window's last `frames_per_block` frames of every wired cache.
+    Rewrites the positions `spans` of every wired cache.
     """
     config = weights.config
-    hidden = latents @ weights.latent_in + weights.positions.repeat(config.frames_per_block, 1)
-    modulation = _modulation(weights, sigma)
+    positions = weights.positions.repeat(config.frames_per_block, 1)
+    hidden = inputs.latents @ weights.latent_in + positions
     for index, block in enumerate(weights.blocks):
-        hidden = _block(block, weights, state, index, inputs, hidden, modulation)
+        hidden = _block(block, weights, pointwise, state, index, spans, inputs, hidden)
     return functional.layer_norm(hidden, (config.dim,)) @ weights.latent_out
 
 
-def _modulation(weights: Weights, sigma: float) -> Tensor:
+def modulation(weights: Weights, sigma: float) -> Tensor:
     """Six shifts, scales and gates for this noise level, (6, dim)."""
     device = weights.sigma_in.device
     steps = torch.arange(SIGMA_CHANNELS // 2, dtype=torch.float32, device=device)
@@ -68,67 +92,62 @@ def _modulation(weights: Weights, sigma: float) -> Tensor:
 def _block(
     block: BlockWeights,
     weights: Weights,
+    pointwise: Pointwise,
     state: StateTree,
     index: int,
-    inputs: BlockInputs,
+    spans: Spans,
+    inputs: PassInputs,
     hidden: Tensor,
-    modulation: Tensor,
 ) -> Tensor:
-    config, dim = weights.config, (weights.config.dim,)
-    mixed = (modulation + block.modulation).unbind()
+    config = weights.config
+    mixed = (inputs.modulation + block.modulation).unbind()
     shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = mixed
-    normed = torch.addcmul(shift, functional.layer_norm(hidden, dim), 1 + scale)
-    hidden = hidden + gate * attend_window(
+    looked = attend_window(
         block,
         config,
+        pointwise,
         state["kv_cache"][index],
-        f"kv_cache[{index}]",
-        normed,
-        inputs.frame_start,
+        spans.tokens,
+        pointwise.modulated(hidden, shift, scale),
         inputs.token_turns,
     )
+    hidden = pointwise.gated(hidden, gate, looked)
     hidden = hidden + attend_first_frame(
-        block,
-        config,
-        state["crossattn_cache"][index],
-        functional.layer_norm(hidden, dim),
-        inputs.first_frame,
+        block, config, pointwise, state["crossattn_cache"][index], pointwise.normed(hidden)
     )
     if block.action is not None:
-        hidden = _act(block, weights, state, index, inputs, hidden)
-    normed = torch.addcmul(ffn_shift, functional.layer_norm(hidden, dim), 1 + ffn_scale)
-    fed: Tensor = functional.gelu(normed @ block.ffn_in) @ block.ffn_out
-    return hidden + ffn_gate * fed
+        hidden = _act(block.action, config, pointwise, state, index, spans, inputs, hidden)
+    normed = pointwise.modulated(hidden, ffn_shift, ffn_scale)
+    return pointwise.gated(hidden, ffn_gate, functional.gelu(normed @ block.ffn_in) @ block.ffn_out)
 
 
 def _act(
-    block: BlockWeights,
-    weights: Weights,
+    action: ActionWeights,
+    config: WorldConfig,
+    pointwise: Pointwise,
     state: StateTree,
     index: int,
-    inputs: BlockInputs,
+    spans: Spans,
+    inputs: PassInputs,
     hidden: Tensor,
 ) -> Tensor:
-    if block.action is None:
-        return hidden
-    config, dim = weights.config, (weights.config.dim,)
     hidden = hidden + attend_mouse(
-        block.action,
+        action,
         config,
+        pointwise,
         state["kv_cache_mouse"][index],
-        f"kv_cache_mouse[{index}]",
-        functional.layer_norm(hidden, dim),
-        inputs.action.mouse,
-        inputs.frame_start,
+        spans.frames,
+        pointwise.normed(hidden),
+        inputs.mouse,
         inputs.frame_turns,
     )
     return hidden + attend_keyboard(
-        block.action,
+        action,
         config,
+        pointwise,
         state["kv_cache_keyboard"][index],
-        f"kv_cache_keyboard[{index}]",
-        functional.layer_norm(hidden, dim),
-        inputs.action.keyboard,
-        inputs.frame_start,
+        spans.frames,
+        pointwise.normed(hidden),
+        inputs.keyboard,
         inputs.frame_turns,
     )

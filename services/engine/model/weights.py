@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ KEYBOARD_INPUTS = 4
 MOUSE_INPUTS = 4
 #: Sinusoids that the noise level is embedded with.
 SIGMA_CHANNELS = 32
+
+
+Part = TypeVar("Part", "ActionWeights", "BlockWeights")
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,30 @@ class Weights:
     latent_out: Tensor
     blocks: tuple[BlockWeights, ...]
     decoder: DecoderWeights
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the products of the transformer's blocks are made in."""
+        return self.blocks[0].qkv.dtype
+
+
+def in_bfloat16(weights: Weights) -> Weights:
+    """The same weights for blocks whose products are made in bfloat16.
+
+    What enters the residual stream and what leaves it stays float32, and so does the modulation.
+    """
+    return replace(weights, blocks=tuple(_narrowed(block) for block in weights.blocks))
+
+
+def _narrowed(part: Part) -> Part:
+    changed: dict[str, Any] = {}
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, ActionWeights):
+            changed[field.name] = _narrowed(value)
+        elif isinstance(value, Tensor) and field.name != "modulation":
+            changed[field.name] = value.to(torch.bfloat16)
+    return replace(part, **changed)
 
 
 class _Source:

@@ -1,4 +1,4 @@
-"""Window: which positions of a rolling cache a block writes.
+"""Window: which positions of the rolling caches a block writes.
 
 A cache holds `window_frames` latent frames along dimension 1. A block fills the free end; once
 the window is full, the kept half is shifted to the front and the block is written behind it.
@@ -7,11 +7,37 @@ All passes of one block write the same positions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from services.engine.model.config import WorldConfig
+from services.engine.world import StateTree
 from worldline.errors import InvalidInput
 
 Cache = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Positions [begin, end) that a block writes and up to whose end it reads."""
+
+    #: Of the self-attention caches, in tokens.
+    tokens: tuple[int, int]
+    #: Of the action caches, in latent frames.
+    frames: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """One rolling cache, and the positions of the session that the block is at."""
+
+    path: str
+    cache: Cache
+    start: int
+    count: int
 
 
 def kept(local_end: int, capacity: int, count: int) -> range:
@@ -23,37 +49,65 @@ def kept(local_end: int, capacity: int, count: int) -> range:
     return range(max(0, local_end + count - capacity), local_end)
 
 
-def claim(cache: Cache, path: str, start: int, count: int) -> tuple[int, int]:
-    """Make room for positions [start, start + count) of the session; returns the local range.
-
-    The first pass of a block shifts and advances the indices, later passes find them advanced.
+def claim_block(config: WorldConfig, state: StateTree, frame_start: int) -> Spans:
+    """Make room in every wired cache for the block whose first latent frame is `frame_start`.
 
     Raises:
-        InvalidInput: the cache's indices are not those of a session at `start`: the state was
-            not written by this model up to this block. `leaf` names the index.
+        InvalidInput: a cache's indices are not those of a session at that frame: the state was
+            not written by this model up to this block. `leaf` names the index. Nothing is changed.
+    """
+    windows = list(_wired(config, state, frame_start))
+    # Read together: on a device each reading is a wait.
+    ends = torch.cat(
+        [window.cache[f"{end}_end_index"] for window in windows for end in ("global", "local")]
+    ).tolist()
+    for window, global_end, local_end in zip(windows, ends[::2], ends[1::2], strict=True):
+        _check(window, global_end, local_end)
+    spans = [claim(window.cache, window.start, window.count) for window in windows]
+    return Spans(tokens=spans[0], frames=spans[-1])
+
+
+def claim(cache: Cache, start: int, count: int) -> tuple[int, int]:
+    """Shift one cache for positions [start, start + count) and advance its indices.
+
+    Returns the local range. The cache is one whose session is at `start`.
     """
     capacity = int(cache["k"].shape[1])
-    global_end = int(cache["global_end_index"].item())
-    local_end = int(cache["local_end_index"].item())
-    if global_end not in (start, start + count):
-        raise InvalidInput(
-            f"{path}.global_end_index is {global_end}: a block at {start} cannot continue it",
-            leaf=f"{path}.global_end_index",
-        )
-    if local_end != min(global_end, capacity):
-        raise InvalidInput(
-            f"{path}.local_end_index is {local_end}: {min(global_end, capacity)} was written",
-            leaf=f"{path}.local_end_index",
-        )
-    if global_end == start + count:
-        return local_end - count, local_end
+    local_end = min(start, capacity)
     survivors = kept(local_end, capacity, count)
     if survivors.start > 0:
         for name in ("k", "v"):
-            # The ranges may overlap: copy out before writing.
-            moved = cache[name][:, survivors.start : survivors.stop].clone()
+            moved = cache[name][:, survivors.start : survivors.stop]
+            if survivors.start < len(survivors):
+                moved = moved.clone()  # the ranges overlap: copy out before writing
             cache[name][:, : len(survivors)] = moved
         local_end = len(survivors)
     cache["global_end_index"].fill_(start + count)
     cache["local_end_index"].fill_(local_end + count)
     return local_end, local_end + count
+
+
+def _wired(config: WorldConfig, state: StateTree, frame_start: int) -> Iterator[_Window]:
+    """Self-attention caches first, then those of the wired action modules."""
+    frames, tokens = config.frames_per_block, config.tokens_per_frame
+    for index in range(config.layers):
+        cache = state["kv_cache"][index]
+        yield _Window(f"kv_cache[{index}]", cache, frame_start * tokens, frames * tokens)
+    for name in ("kv_cache_mouse", "kv_cache_keyboard"):
+        for index in range(config.action_layers):
+            yield _Window(f"{name}[{index}]", state[name][index], frame_start, frames)
+
+
+def _check(window: _Window, global_end: int, local_end: int) -> None:
+    if global_end != window.start:
+        raise InvalidInput(
+            f"{window.path}.global_end_index is {global_end}: a block at {window.start} cannot "
+            "continue it",
+            leaf=f"{window.path}.global_end_index",
+        )
+    written = min(global_end, int(window.cache["k"].shape[1]))
+    if local_end != written:
+        raise InvalidInput(
+            f"{window.path}.local_end_index is {local_end}: {written} was written",
+            leaf=f"{window.path}.local_end_index",
+        )

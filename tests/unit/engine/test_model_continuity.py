@@ -13,7 +13,6 @@ import torch
 
 from services.engine.model.config import TINY
 from services.engine.model.dirty import DirtyWorld
-from services.engine.model.window import claim
 from services.engine.world import Action
 from tests.unit.engine.support import PrivateState, script, tiny_world
 from worldline.errors import InvalidInput
@@ -187,16 +186,17 @@ def test_garbage_in_the_generator_leaf_is_refused_by_name(warm: PrivateState) ->
     assert refused.value.leaf == "noise.generator"
 
 
-def test_impossible_local_index_is_refused() -> None:
-    cache = {
-        "k": torch.zeros(1, 6, 1, 1),
-        "v": torch.zeros(1, 6, 1, 1),
-        "global_end_index": torch.tensor([9]),
-        "local_end_index": torch.tensor([3]),
-    }
+@pytest.mark.parametrize("index", ["global_end_index", "local_end_index"])
+def test_impossible_indices_are_refused_before_any_window_shifts(
+    warm: PrivateState, index: str
+) -> None:
+    session = warm.copy()
+    session.tree["kv_cache_keyboard"][1][index].fill_(4)
+    before = session.digest()
     with pytest.raises(InvalidInput) as refused:
-        claim(cache, "c", 9, 3)
-    assert refused.value.leaf == "c.local_end_index"
+        session.block(script(WARM_BLOCKS))
+    assert refused.value.leaf == f"kv_cache_keyboard[1].{index}"
+    assert session.digest() == before
 
 
 _CHILD = """

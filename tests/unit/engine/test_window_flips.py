@@ -17,7 +17,7 @@ from bench.flips.battery import Outcome, battery
 from bench.flips.report import verdict
 from bench.flips.strata import MEANINGS, CacheFlip, flips
 from bench.private import PrivateSession, warm_session, world_of
-from services.engine.model import attention
+from services.engine.model import window
 from services.engine.model.config import TINY
 from services.engine.model.window import Cache, claim, kept
 from worldline.errors import InvalidInput
@@ -49,7 +49,7 @@ def test_a_block_keeps_what_kept_says_and_overwrites_the_rest(
     for count in (min(count, capacity) for count in counts):
         before = cache["k"].flatten().tolist()
         read = kept(int(cache["local_end_index"]), capacity, count)
-        begin, end = claim(cache, "c", start, count)
+        begin, end = claim(cache, start, count)
         assert cache["k"].flatten()[:begin].tolist() == before[read.start : read.stop]
         assert end - begin == count
         fresh = torch.arange(start + 1.0, start + count + 1).view(1, count, 1, 1)
@@ -116,13 +116,12 @@ def test_what_lies_outside_the_windows_is_never_erased(outcomes: list[Outcome]) 
 def test_a_world_that_keeps_the_other_half_is_found_out(
     session: PrivateSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other_half(cache: Cache, path: str, start: int, count: int) -> tuple[int, int]:
-        if int(cache["global_end_index"]) == start:
-            for name in "kv":
-                cache[name].copy_(cache[name].roll(count, dims=1))
-        return claim(cache, path, start, count)
+    def other_half(cache: Cache, start: int, count: int) -> tuple[int, int]:
+        for name in "kv":
+            cache[name].copy_(cache[name].roll(count, dims=1))
+        return claim(cache, start, count)
 
-    monkeypatch.setattr(attention, "claim", other_half)
+    monkeypatch.setattr(window, "claim", other_half)
     chosen = [
         one
         for one in flips(TINY, session.tree, SEED)

@@ -1,0 +1,66 @@
+"""Graph world: a preset at full size on a GPU, in bfloat16, its passes launched as graphs.
+
+The products and attention kernels are torch's own (`scaled_dot_product_attention`), what lies
+between them is compiled, and a pass is one CUDA graph. Measured in docs/serving.md.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+
+from torch import Tensor
+
+from services.engine.model.causal import CausalWorld
+from services.engine.model.graphs import Graphs
+from services.engine.model.pointwise import compiled
+from services.engine.model.transformer import PassInputs
+from services.engine.model.weights import Weights, in_bfloat16
+from services.engine.model.window import Spans
+from services.engine.world import StateTree
+from worldline.errors import Unavailable
+
+#: What Triton looks for to build the stubs that launch its kernels.
+_COMPILERS = ("cc", "gcc", "clang")
+
+
+class GraphWorld(CausalWorld):
+    """A `WorldModel` of float32 `weights` on a GPU; the same state tree as its CPU twin's."""
+
+    def __init__(self, weights: Weights) -> None:
+        narrow = in_bfloat16(weights)
+        super().__init__(narrow, compiled(narrow.dtype))
+        self._graphs = Graphs(super().predict, self._device)
+
+    def predict(self, state: StateTree, spans: Spans, inputs: PassInputs) -> Tensor:
+        """One pass, see `transformer.predict`."""
+        return self._graphs.launch(state, spans, inputs)
+
+
+def graph_world(weights: Weights) -> GraphWorld:
+    """A `GraphWorld` of these weights.
+
+    Raises:
+        Unavailable: `COMPILER_MISSING`.
+    """
+    missing = _missing()
+    if missing:
+        raise Unavailable(
+            f"{weights.config.name} compiles kernels for its GPU when it is first played, and "
+            f"there is no {missing}: install it where the engine runs",
+            reason="COMPILER_MISSING",
+            field="world.preset",
+        )
+    # The kernels are a dozen: no processes beside the engine's for them.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    return GraphWorld(weights)
+
+
+def _missing() -> str:
+    if importlib.util.find_spec("triton") is None:
+        return "triton"
+    named = os.environ.get("CC")
+    if any(shutil.which(one) for one in ((named,) if named else _COMPILERS)):
+        return ""
+    return f"C compiler {named} (named by CC)" if named else "C compiler (gcc or clang)"
