@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -17,7 +18,7 @@ from services.engine.outbox import BlockRecord
 from services.engine.profile import Profiles
 from services.engine.quality import Quality, choose_quality, full_quality, replayed_quality
 from services.engine.quantum import Quantum, advance
-from services.engine.schedule import Choice, Chooser, Claim, Guard, pick, wave_floors
+from services.engine.schedule import Choice, Chooser, Claim, Guard, keeps, pick, wave_floors
 from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.worker import Worker
@@ -28,6 +29,8 @@ _log = structlog.get_logger(__name__)
 
 #: Looks again this often even when nothing woke it: a lease can end without an event.
 _IDLE_S = 1.0
+#: Metrics are told of a block so long after the next one was begun.
+_COUNT_AFTER_S = 0.001
 #: How far measured rows are trusted.
 GUARD = Guard()
 
@@ -85,75 +88,95 @@ class Generation:
 
     def _drop_disowned(self, now: float) -> None:
         """End worlds that lost their owner in mid-block; here no quantum of theirs is running."""
-        for session in list(self._sessions.values()):
+        for session in self._here():
             ending = session.world.ending
             if session.world.disowned and ending is not None and ending.error is not None:
                 session.apply(ev.BlockFailed(ending.error), now)
 
-    def _claims(self, now: float) -> list[Claim]:
+    def _here(self) -> list[Session]:
+        """All sessions at this moment: the event loop may add one while the worker looks."""
+        return list(self._sessions.values())
+
+    def _claims(self, now: float, besides: Session | None = None) -> list[Claim]:
+        """What is claimed now; `besides`: by others than that session."""
         gives = self._gives()
         found = (
             self._book.claim(session, self._profiles.expected(session.shape), now, gives=gives)
-            for session in self._sessions.values()
+            for session in self._here()
             # In doubt it waits: where the directory does not name it, its slot may be another's.
-            if session.renewals_missed == 0
+            if session.renewals_missed == 0 and session is not besides
         )
         return [claim for claim in found if claim is not None]
 
     def _gives(self) -> bool:
         """Whether bulk waits that worlds with a floor go down to it for."""
         return self._degrade_for_bulk and any(
-            session.room and bulk_waits(session.world, session.contract)
-            for session in self._sessions.values()
+            session.room and bulk_waits(session.world, session.contract) for session in self._here()
         )
 
     def _wave_members(self) -> Iterator[tuple[str, int]]:
-        for session in self._sessions.values():
+        for session in self._here():
             member = wave_member(session.world, session.contract)
             if member is not None:
                 yield member
 
-    def _allowed(self, session: Session, now: float) -> bool:
-        """The lease must outlast the quantum; one longer than half a lease could never start."""
-        lease = self._lease()
-        expected_s = self._profiles.quantum_s(session.shape)
-        return lease.holds(now, min(expected_s, lease.lease_s / 2))
+    def _allowed(self, session: Session, now: float, last_s: float = 0.0) -> bool:
+        """The lease must outlast the quantum; one longer than half a lease could never start.
+
+        `last_s` is what one took that its row does not know of yet.
+        """
+        lease, expected = self._lease(), self._profiles.expected(session.shape)
+        longest_s = max(expected.step_s, expected.closing_s, last_s)
+        return lease.holds(now, min(longest_s, lease.lease_s / 2))
 
     async def _quanta(self, session: Session, claim: Claim, claims: list[Claim]) -> None:
-        """A quantum, and those of its block that follow while nobody else claims any: the choice
-        would be the same, so the next is begun before the last is reckoned.
+        """A quantum, and those of its block that follow while there is nothing to choose.
+
+        Then the worker goes on by itself: two threads that wake each other take longer than all
+        that is decided here.
         """
         flight = session.flight
         if flight is None or not session.world.mid_block:
             flight = self._begin(session, claim, claims)
-        passing = self._worker.submit(_pass_of(session, flight))
-        # While it is computed nobody waits for what metrics take.
-        self._count_done()
-        while True:
-            done = await passing
-            goes_on = not done.over and self._is_alone(session)
-            if goes_on:
-                passing = self._worker.submit(_pass_of(session, flight))
-            self._reckon(session, flight, done)
-            if not goes_on:
-                break
+        advanced, stays = partial(_advanced, session, flight), partial(self._stays, session)
+        passing = self._worker.submit(partial(flight.fly, advanced, stays))
+        # While it is computed nobody waits for what metrics take, once it has begun: the worker's
+        # thread wakes when this one has nothing more to do.
+        asyncio.get_running_loop().call_later(_COUNT_AFTER_S, self._count_done)
+        passed = await passing
+        for quantum in passed:
+            self._reckon(session, quantum)
+        done = passed[-1]
         if done.over:
             # Nothing here may keep the state's views alive once the world ends with this block.
             session.flight = None
             quality, spent_ms = flight.quality, flight.spent_ms
-            del flight
+            del flight, advanced
             self._block_over(session, done, quality, spent_ms)
 
-    def _is_alone(self, session: Session) -> bool:
-        """Whether a world in mid-block would be chosen again because there is no other claim."""
-        now = time.monotonic()
-        if session.world.disowned or not self._allowed(session, now):
-            return False
-        return [claim.session_id for claim in self._claims(now)] == [session.session_id]
+    def _stays(self, session: Session, done: Quantum) -> bool:
+        """Whether the world in mid-block gets the next quantum too; asked at the boundary between
+        the two, in the worker's thread.
 
-    def _reckon(self, session: Session, flight: Flight, done: Quantum) -> None:
-        flight.quanta_done += 1
-        flight.spent_ms += done.elapsed_ms
+        The decision is made then and from nothing older, so no quantum starts on a stale one: what
+        the event loop did before is seen, be it a freeze, an action, a lost world or lease, and so
+        is a release that has passed. `run` waits meanwhile, so that nobody else decides. What the
+        loop may change are references to values that do not change themselves; each is read once.
+        Anything but going on is the loop's to choose, and all that measured times decide.
+        """
+        now = time.monotonic()
+        if self._worker.should_yield or not self._allowed(session, now, done.elapsed_ms / 1e3):
+            return False
+        if session.renewals_missed or any(each.world.disowned for each in self._here()):
+            return False
+        if not self._claims(now, besides=session):
+            return True
+        if self._choose is not pick:
+            return False
+        claims, floors = self._claims(now), wave_floors(self._wave_members())
+        return keeps(session.session_id, claims, now, guard=GUARD, floors=floors)
+
+    def _reckon(self, session: Session, done: Quantum) -> None:
         if done.error is None:
             self._learn(session, done)
             self._uncounted.append(partial(_count_quantum, session.model.preset, done.elapsed_ms))
@@ -220,11 +243,12 @@ class Generation:
         self._uncounted.append(partial(_count_block, session.model.preset, record))
 
 
-def _pass_of(session: Session, flight: Flight) -> Callable[[], Quantum]:
-    """The next pass of a block, for the worker; what its stream wants is asked each time."""
-    digest_wanted = session.stream is not None and session.stream.digests_wanted
+def _advanced(session: Session, flight: Flight) -> Quantum:
+    """The next quantum, in the worker's thread; what its stream wants is asked each time."""
+    stream = session.stream
+    digest_wanted = stream is not None and stream.digests_wanted
     tier = session.contract.decode_tier
-    return partial(advance, flight.run, session.open_memory(), tier, digest_wanted)
+    return advance(flight.run, session.open_memory(), tier, digest_wanted)
 
 
 def _count_quantum(preset: str, quantum_ms: float) -> None:

@@ -88,9 +88,10 @@ class Session:
     @property
     def room(self) -> bool:
         """Whether one more block fits the outbox without dropping one the client has not read."""
-        if self.stream is None:
+        stream = self.stream
+        if stream is None:
             return True
-        return self.outbox.next_block_index - self.stream.cursor < self.outbox.capacity
+        return self.outbox.next_block_index - stream.cursor < self.outbox.capacity
 
     def apply(self, event: ev.Event, now: float) -> tuple[ev.Effect, ...]:
         """Feed the core; returns the effects that are left to the runtime."""

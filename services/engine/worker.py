@@ -29,6 +29,7 @@ class Worker:
         self._device = device
         self._enter()
         self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
+        self._runs: _Job[Any] | None = None
         self._closed = False
         # A daemon: who forgets to close it is not kept from ending.
         self._thread = Thread(target=self._work, name="quanta", daemon=True)
@@ -38,6 +39,14 @@ class Worker:
     def device(self) -> EngineDevice:
         """Where its functions compute."""
         return self._device
+
+    @property
+    def should_yield(self) -> bool:
+        """What runs should end where it can: another function waits for its turn, nobody waits for
+        the result any more, or the worker is being closed. For the function itself to ask.
+        """
+        runs = self._runs
+        return not self._jobs.empty() or runs is None or runs.future.cancelled()
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Begin it, or have it begin when what was submitted before has ended; see `run`."""
@@ -80,8 +89,10 @@ class Worker:
     def _work(self) -> None:
         self._enter()
         while (job := self._jobs.get()) is not None:
+            self._runs = job
             job.do()
             # What it ran on, views of a slot, must not stay until the next one comes.
+            self._runs = None
             del job
 
 

@@ -4,7 +4,7 @@ Pure: claims and `now` in, a choice and its reason out. The same code decides in
 the simulation (`bench/serving`).
 """
 
-from services.engine.schedule.choice import Band, Choice, Chooser, Idle, Wait, pick
+from services.engine.schedule.choice import Band, Choice, Chooser, Idle, Wait, keeps, pick
 from services.engine.schedule.claim import Claim
 from services.engine.schedule.grid import Release, ReleaseGrid, transient_over
 from services.engine.schedule.guard import Guard, headroom_s, slack_s
@@ -35,6 +35,7 @@ __all__ = [
     "Why",
     "choose_steps",
     "headroom_s",
+    "keeps",
     "pick",
     "slack_s",
     "transient_over",

@@ -77,7 +77,7 @@ class Idle:
 class Chooser(Protocol):
     """What the engine's loop asks between two quanta: `pick`, or a bench's other rule.
 
-    A block in flight that is the only claim must be chosen: the loop goes on with it unasked.
+    A block in flight that is the only claim must be chosen: the engine goes on with it unasked.
     """
 
     def __call__(
@@ -104,7 +104,7 @@ def pick(
     """
     ready = _sorted_out(claims, now, floors)
     hard = min(ready.hard, key=_rank, default=None)
-    if hard is not None and not ready.soft:
+    if hard is not None and all(hard.rank <= soft.rank for soft in ready.soft):
         return Choice(hard, Band.HARD)
     if hard is None and not ready.soft and not ready.bulk:
         return Idle(ready.until, ready.why_idle)
@@ -118,6 +118,24 @@ def pick(
     if bulk is not None:
         return Choice(bulk, Band.BULK, headroom_s)
     return Idle(ready.until, Wait.GUARDED, headroom_s)
+
+
+def keeps(
+    session_id: str,
+    claims: Iterable[Claim],
+    now: float,
+    *,
+    guard: Guard = _GUARD,
+    floors: Mapping[str, int] = _NO_WAVES,
+) -> bool:
+    """Whether `pick` gives that session the next quantum, and by order alone.
+
+    False also where it is for headroom to say: that wants the latest measured times.
+    """
+    choice = pick(claims, now, guard=guard, floors=floors)
+    if isinstance(choice, Idle) or choice.session_id != session_id:
+        return False
+    return choice.headroom_s == math.inf
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.engine import events as ev
 from services.engine.claimbook import ClaimBook
-from services.engine.core import Phase
+from services.engine.core import Phase, World
 from services.engine.expected import Expected
 from services.engine.flight import Flight
 from services.engine.quality import Quality
@@ -109,3 +109,31 @@ def test_a_world_that_came_back_is_looked_at_again() -> None:
     assert book.claim(session, EVEN, 10.1) is not None
     session.world = replace(session.world, phase=Phase.FROZEN)
     assert book.claim(session, EVEN, 10.1) is None
+
+
+class Unsteady(Session):
+    """Its world is another one each time that somebody looks."""
+
+    worlds: tuple[World, ...] = ()
+
+    @property  # type: ignore[override]
+    def world(self) -> World:
+        first, *rest = self.worlds
+        self.worlds = (*rest, first)
+        return first
+
+    @world.setter
+    def world(self, world: World) -> None:
+        self.worlds = (world,)
+
+
+def test_a_claim_is_of_what_was_seen_when_it_was_made() -> None:
+    """The event loop may change a session while the worker's thread asks."""
+    acting = a_session()
+    happen(acting, "act", 10.0)
+    session, book = Unsteady(a_session().world, PACED, MODEL, move_pb2.SlotRef()), ClaimBook(GUARD)
+    session.worlds = (session.world, acting.world)
+    for one in session.worlds * 2:
+        alone = a_session()
+        alone.world, alone.stream = one, session.stream
+        assert book.claim(session, EVEN, 10.1) == ClaimBook(GUARD).claim(alone, EVEN, 10.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -130,3 +131,55 @@ async def test_nothing_of_a_function_is_kept_once_it_has_run(worker: Worker) -> 
     await worker.run(partial(id, view))
     del view
     assert await asyncio.to_thread(gone.wait, DEADLINE_S)
+
+
+async def test_what_runs_should_end_for_what_waits_behind_it(worker: Worker) -> None:
+    begun, may_look = threading.Event(), threading.Event()
+    found: list[bool] = []
+
+    def work() -> None:
+        found.append(worker.should_yield)
+        begun.set()
+        assert may_look.wait(DEADLINE_S)
+        found.append(worker.should_yield)
+
+    runs = worker.submit(work)
+    assert await asyncio.to_thread(begun.wait, DEADLINE_S)
+    waits = worker.submit(lambda: None)
+    may_look.set()
+    await within(runs)
+    await within(waits)
+    assert found == [False, True]
+
+
+async def test_what_runs_should_end_once_nobody_waits_for_it(worker: Worker) -> None:
+    begun, may_look = threading.Event(), threading.Event()
+    found: list[bool] = []
+
+    def work() -> None:
+        begun.set()
+        assert may_look.wait(DEADLINE_S)
+        found.append(worker.should_yield)
+
+    runs = worker.submit(work)
+    assert await asyncio.to_thread(begun.wait, DEADLINE_S)
+    runs.cancel()
+    may_look.set()
+    await worker.run(lambda: None)
+    assert found == [True]
+
+
+async def test_what_runs_should_end_when_the_worker_is_closed() -> None:
+    worker, begun = Worker(threads=1), threading.Event()
+
+    def work() -> bool:
+        begun.set()
+        until = time.monotonic() + DEADLINE_S
+        while not worker.should_yield and time.monotonic() < until:
+            pass
+        return worker.should_yield
+
+    runs = worker.submit(work)
+    assert await asyncio.to_thread(begun.wait, DEADLINE_S)
+    worker.close()
+    assert await within(runs)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.engine.schedule.choice import Band, Choice, Idle, Wait, pick
+from services.engine.schedule.choice import Band, Choice, Idle, Wait, keeps, pick
 from services.engine.schedule.claim import Claim
 from services.engine.schedule.guard import Guard, headroom_s
 from services.engine.schedule.wave import wave_floors
@@ -232,3 +232,49 @@ def test_rules_of_every_choice(claims: list[Claim], now: float) -> None:
         assert guard.allows(choice.claim.quantum_s, headroom)
     if choice.band is Band.BULK:
         assert not any(each.hard for each in runnable)
+
+
+@given(claims_of_all_classes, times, st.data())
+def test_what_a_session_keeps_no_measured_time_takes_from_it(
+    claims: list[Claim], now: float, data: st.DataObject
+) -> None:
+    keeping = [each.session_id for each in claims if keeps(each.session_id, claims, now)]
+    choice = pick(claims, now)
+    if not keeping:
+        assert isinstance(choice, Idle) or choice.headroom_s < math.inf
+        return
+    seconds = st.floats(0, 100)
+    others = [
+        each._replace(quantum_s=quantum_s, left_s=left_s, block_s=block_s)
+        for each in claims
+        for quantum_s, left_s, block_s in [data.draw(st.tuples(seconds, seconds, seconds))]
+    ]
+    for guard in (Guard(), Guard(overrun=3.0, handover_s=1.0)):
+        found = pick(others, now, guard=guard)
+        assert isinstance(found, Choice)
+        assert [found.session_id] == keeping
+
+
+def test_hard_work_is_kept_before_soft_work_that_is_due_later() -> None:
+    hard = claim("hard", deadline_at=1.0, quantum_s=0.4, left_s=0.9, mid_block=True)
+    later = claim("later", C2A, deadline_at=2.0, quantum_s=0.2)
+    sooner = claim("sooner", C2A, deadline_at=0.5, quantum_s=0.2)
+    assert keeps("hard", [hard, later], 0.0)
+    assert not keeps("hard", [hard, later, sooner], 0.0), "whether it fits is a matter of seconds"
+    assert not keeps("later", [hard, later], 0.0)
+
+
+def test_bulk_is_kept_while_there_is_no_hard_work_at_all() -> None:
+    bulk = claim("bulk", C3, quantum_s=0.2, mid_block=True)
+    behind = claim("behind", C3, arrived_at=1.0)
+    to_come = claim("to come", release_at=9.0, deadline_at=10.0, left_s=0.9, prospective=True)
+    assert keeps("bulk", [bulk, behind], 1.0)
+    assert not keeps("bulk", [bulk, behind, to_come], 1.0)
+    assert not keeps("bulk", [], 1.0)
+
+
+def test_a_release_ends_what_is_kept() -> None:
+    late = claim("late", deadline_at=9.0, mid_block=True)
+    soon = claim("soon", release_at=2.0, deadline_at=3.0)
+    assert keeps("late", [late, soon], 1.9)
+    assert not keeps("late", [late, soon], 2.0)
