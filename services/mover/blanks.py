@@ -7,7 +7,9 @@ still runs.
 
 Nothing is believed. Both ends digest every granule of the frozen state as ever, and the source's
 digests are in the seal. A chunk that was written after the source looked has another digest there
-than zeros have. Both ends see that, and such a chunk, a late one, travels after all.
+than zeros have. Both ends see that, and such a chunk, a late one, travels after all. Other bytes
+can have the digest of zeros, though: so whoever looks reads every byte, and the source looks again
+at what is frozen.
 """
 
 from __future__ import annotations
@@ -15,15 +17,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
 from services.mover.chunking import Chunk, ChunkPlan
 from services.mover.memory.base import Granules, SlotMemory
-from worldline.errors import InvalidInput
-from worldline.state.digest import GRANULE_BYTES, crc64
+from worldline.errors import InvalidInput, TransferFailed
+from worldline.state.digest import GRANULE_BYTES
 from worldline.state.gf2 import Uint64s
 from worldline.state.layout import Layout
 from worldline.state.segments import segments_of
@@ -88,6 +89,14 @@ class Blanks:
 NO_BLANKS = Blanks()
 
 
+def know_zeros(layout: Layout) -> None:
+    """Have the digests of zeros at hand, which both ends need while a world stands still.
+
+    Blocks for milliseconds, once for a layout; for a thread.
+    """
+    _ = segments_of(layout, GRANULE_BYTES).zeros
+
+
 def find_blanks(memory: SlotMemory, extent_bytes: int) -> Blanks:
     """The blank granules of a slot. Blocks for as long as it takes to read them; for a thread.
 
@@ -111,6 +120,20 @@ def write_blanks(memory: SlotMemory, blanks: Blanks, extent_bytes: int) -> None:
     )
 
 
+def check_seen(late: Iterable[Chunk], written: frozenset[int]) -> None:
+    """Pass where the target will see every chunk that is not zeros any more, in the digests.
+
+    Raises:
+        TransferFailed: one has the digests of zeros (ZEROS_UNPROVEN); the next look will see it.
+    """
+    unseen = written - {chunk.index for chunk in late}
+    if unseen:
+        raise TransferFailed(
+            f"chunk {min(unseen)} was written after it was found to be zeros, and has their digest",
+            reason="ZEROS_UNPROVEN",
+        )
+
+
 def late_chunks(layout: Layout, chunks: Iterable[Chunk], crcs: Uint64s) -> tuple[Chunk, ...]:
     """Of the chunks that stayed behind, those whose digests are not those of zeros.
 
@@ -120,9 +143,7 @@ def late_chunks(layout: Layout, chunks: Iterable[Chunk], crcs: Uint64s) -> tuple
     late = []
     for chunk in chunks:
         run = segments.run(chunk.first_granule, chunk.granule_count)
-        sizes = np.diff(segments.bounds[run.start : run.stop + 1])
-        found = crcs[run.start : run.stop]
-        if any(_crc_of_zeros(int(size)) != crc for size, crc in zip(sizes, found, strict=True)):
+        if not np.array_equal(crcs[run.start : run.stop], segments.zeros[run.start : run.stop]):
             late.append(chunk)
     return tuple(late)
 
@@ -151,8 +172,3 @@ def _runs(granules: Granules) -> tuple[tuple[int, int], ...]:
     runs = [(first, end - first) for first, end in zip(edges[::2], edges[1::2], strict=True)]
     longest = sorted(runs, key=lambda run: -run[1])[:RUNS_MAX]
     return tuple(sorted(longest))
-
-
-@lru_cache(maxsize=4_096)
-def _crc_of_zeros(size_bytes: int) -> int:
-    return crc64(bytes(size_bytes))

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
+import numpy as np
+
 from services.mover.chunking import Chunk
 from services.mover.crossing import settled
-from services.mover.memory.base import SlotMemory
+from services.mover.memory.base import Granules, SlotMemory
 from services.mover.memory.cuda import CudaMemory
 from services.mover.memory.host import HostMemory
 from services.mover.transport.base import Reader
 from worldline.cuda.digest import CudaDigester
+from worldline.cuda.zeros import Look
 from worldline.errors import InvariantBroken
 from worldline.state.digest import GRANULE_BYTES, Digester
 from worldline.state.gf2 import Uint64s
@@ -46,6 +50,18 @@ class SlotDigest(ABC):
         """Begin to digest a chunk, which nobody may write from now on."""
 
     @abstractmethod
+    def read_zeros(self, chunks: Sequence[Chunk]) -> None:
+        """As `read`, of chunks that were zeros when somebody looked: see `written`. Call once."""
+
+    @property
+    @abstractmethod
+    def written(self) -> frozenset[int]:
+        """Indices of chunks of `read_zeros` that are not all zeros, by their every byte.
+
+        Known with `segment_crcs`.
+        """
+
+    @abstractmethod
     async def segment_crcs(self) -> Uint64s:
         """Wait for what was begun; the CRC of every segment of the layout.
 
@@ -63,9 +79,11 @@ class HostDigest(SlotDigest):
 
     def __init__(self, layout: Layout, memory: SlotMemory, pool: Executor) -> None:
         self._digester = Digester(layout)
+        self._extent_bytes = layout.extent_bytes
         self._memory = memory
         self._pool = pool
         self._reading: list[asyncio.Future[None]] = []
+        self._written: set[int] = set()
 
     def reader(self, chunk: Chunk) -> Reader:
         """See `SlotDigest.reader`."""
@@ -94,6 +112,27 @@ class HostDigest(SlotDigest):
         )
         self._reading.append(asyncio.get_running_loop().run_in_executor(self._pool, update))
 
+    def read_zeros(self, chunks: Sequence[Chunk]) -> None:
+        """See `SlotDigest.read_zeros`. Zeros are compared, and need no digest besides."""
+        loop = asyncio.get_running_loop()
+        for chunk in chunks:
+            self._reading.append(loop.run_in_executor(self._pool, self._compare, chunk))
+
+    def _compare(self, chunk: Chunk) -> None:
+        asked = _granules_of([chunk], self._extent_bytes)
+        if np.array_equal(self._memory.zero_granules(self._extent_bytes, asked), asked):
+            self._digester.update_zeros(chunk.first_granule, chunk.granule_count)
+        else:
+            self._written.add(chunk.index)
+            self._update(
+                chunk.first_granule, chunk.granule_count, chunk.offset_bytes, chunk.size_bytes
+            )
+
+    @property
+    def written(self) -> frozenset[int]:
+        """See `SlotDigest.written`."""
+        return frozenset(self._written)
+
     def _update(
         self, first_granule: int, granule_count: int, offset_bytes: int, size_bytes: int
     ) -> None:
@@ -119,9 +158,13 @@ class HostDigest(SlotDigest):
 class DeviceDigest(SlotDigest):
     """By kernels on the slot's device."""
 
-    def __init__(self, digester: CudaDigester, memory: CudaMemory) -> None:
+    def __init__(self, layout: Layout, digester: CudaDigester, memory: CudaMemory) -> None:
         self._digester = digester
+        self._extent_bytes = layout.extent_bytes
         self._memory = memory
+        self._zeros: Sequence[Chunk] = ()
+        self._look: Look | None = None
+        self._written: frozenset[int] = frozenset()
 
     def reader(self, chunk: Chunk) -> None:
         """None: a kernel reads it, once it is there."""
@@ -131,25 +174,73 @@ class DeviceDigest(SlotDigest):
         part = self._memory.part(chunk.offset_bytes, chunk.size_bytes)
         self._digester.update(chunk.first_granule, chunk.granule_count, part)
 
+    def read_zeros(self, chunks: Sequence[Chunk]) -> None:
+        """See `SlotDigest.read_zeros`. Queues a kernel that looks, beside those that digest."""
+        if chunks:
+            self._zeros = chunks
+            asked = _granules_of(chunks, self._extent_bytes)
+            self._look = self._memory.look(self._extent_bytes, asked)
+        for chunk in chunks:
+            self.read(chunk)
+
+    @property
+    def written(self) -> frozenset[int]:
+        """See `SlotDigest.written`."""
+        return self._written
+
     async def segment_crcs(self) -> Uint64s:
         """See `SlotDigest.segment_crcs`."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _POLL_S
-        while not self._digester.is_idle:
+        while not self._is_idle:
             if loop.time() >= give_up_at:
-                return await asyncio.to_thread(self._digester.segment_crcs)
+                return await asyncio.to_thread(self._collect)
             await asyncio.sleep(0)
+        return self._collect()
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._digester.is_idle and (self._look is None or self._look.is_done)
+
+    def _collect(self) -> Uint64s:
+        look = self._look
+        if look is not None:
+            zeros = look.found()
+            look.close()
+            self._look = None
+            self._written = frozenset(
+                chunk.index
+                for chunk in self._zeros
+                if not zeros[chunk.first_granule :][: chunk.granule_count].all()
+            )
         return self._digester.segment_crcs()
 
     async def settle(self) -> None:
         """See `SlotDigest.settle`."""
-        await asyncio.to_thread(self._digester.wait)
+        await asyncio.to_thread(self._wait)
+
+    def _wait(self) -> None:
+        try:
+            self._digester.wait()
+        finally:
+            look = self._look
+            if look is not None:
+                look.wait()
+                look.close()
+
+
+def _granules_of(chunks: Iterable[Chunk], extent_bytes: int) -> Granules:
+    """Which granules of an extent these chunks are."""
+    granules = np.zeros(-(-extent_bytes // GRANULE_BYTES), np.bool_)
+    for chunk in chunks:
+        granules[chunk.first_granule : chunk.first_granule + chunk.granule_count] = True
+    return granules
 
 
 def slot_digest(layout: Layout, memory: SlotMemory, pool: Executor) -> SlotDigest:
     """The digest for the kind of memory that a slot rests in."""
     if isinstance(memory, CudaMemory):
-        return DeviceDigest(CudaDigester(layout, memory.index), memory)
+        return DeviceDigest(layout, CudaDigester(layout, memory.index), memory)
     if isinstance(memory, HostMemory):
         return HostDigest(layout, memory, pool)
     raise InvariantBroken(f"no digest for {type(memory).__name__}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from services.mover.blanks import NO_BLANKS, Blanks, late_chunks, write_blanks
+from services.mover.blanks import NO_BLANKS, Blanks, know_zeros, late_chunks, write_blanks
 from services.mover.chunking import CHUNK_INDEX_BITS
 from services.mover.crossing import settled
 from services.mover.go import GO_INDEX, GoFormat
@@ -85,7 +85,7 @@ class Landing:
         self._wait = wait
         self._frozen: asyncio.Future[Frozen] = asyncio.get_running_loop().create_future()
         self._answering: Request | None = None
-        #: A thread that writes zeros to the slot.
+        #: A thread that has zeros written to the slot.
         self._blanking: asyncio.Future[None] | None = None
         self._abort = Abort()
         self._tag_base = 0
@@ -157,7 +157,8 @@ class Landing:
     async def _land(self, watching: asyncio.Future[None], emit: Emit) -> mover_pb2.LandReceipt:
         self._begin_blanking()
         await self._until(self._runtime.wires.take(self._wait, self.reservation.claims), watching)
-        transfer, sealing, message = await self._grant(emit)
+        blanks = await self._until(self._blanked(), watching)
+        transfer, sealing, message = await self._grant(blanks, emit)
         moving = asyncio.ensure_future(transfer.run(lambda moved: self._report(moved, emit)))
         sealed = asyncio.ensure_future(sealing.wait())
         try:
@@ -184,7 +185,7 @@ class Landing:
             instruments().verified(transfer.tail_ms, "landing")
         return self._receipt(frozen.layout, own, transfer)
 
-    async def _grant(self, emit: Emit) -> tuple[Transfer, Request, memoryview]:
+    async def _grant(self, blanks: Blanks, emit: Emit) -> tuple[Transfer, Request, memoryview]:
         offer, runtime = self._offer, self._runtime
         self._start_lease(runtime.reservations.granted(offer.reservation_id, runtime.now()))
         memory = runtime.slot_memory(self.reservation.slot)
@@ -194,7 +195,6 @@ class Landing:
         largest_bytes = largest_chunk(memory.device, offer.device, endpoint.lanes())
         shape = offer.shape.within(largest_bytes)
         verification = shape.verification
-        blanks = await self._blanked()
         self._transfer = Transfer(
             endpoint,
             Direction.RECEIVE,
@@ -224,11 +224,13 @@ class Landing:
     def _begin_blanking(self) -> None:
         """Write zeros where the source had some, beside the wait for the wire."""
         if self._offer.blanks.runs:
-            memory = self._runtime.slot_memory(self.reservation.slot)
-            extent_bytes = self._offer.layout.extent_bytes
-            self._blanking = asyncio.get_running_loop().run_in_executor(
-                self._runtime.pool, write_blanks, memory, self._offer.blanks, extent_bytes
-            )
+            pool, loop = self._runtime.pool, asyncio.get_running_loop()
+            self._blanking = loop.run_in_executor(pool, self._write_blanks)
+
+    def _write_blanks(self) -> None:
+        memory, layout = self._runtime.slot_memory(self.reservation.slot), self._offer.layout
+        write_blanks(memory, self._offer.blanks, layout.extent_bytes)
+        know_zeros(layout)
 
     async def _blanked(self) -> Blanks:
         """What stays behind, once it is zeros."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from services.mover.blanks import late_chunks
+from services.mover.blanks import check_seen, late_chunks
 from services.mover.gate import Admitted
 from services.mover.go import GO_INDEX, GoFormat
 from services.mover.landing import PROGRESS_EVERY_S
@@ -148,7 +148,7 @@ class Push:
         source = self._source = await take_source(self._runtime, self._order, admitted)
         shape = self._shape(source.memory)
         if shape.verification.on:
-            source.look(self._runtime.pool, self._layout.extent_bytes)
+            source.look(self._runtime.pool, self._layout)
         asked_s = self._runtime.now()
         wait = egress_wait(admitted.claims, admitted.grant_by, asked_s)
         await self._runtime.wires.take(wait, admitted.claims)
@@ -339,7 +339,9 @@ class Push:
 
     def _post_late(self, frozen: Frozen, transfer: Transfer, crcs: Uint64s) -> list[Request]:
         """What was written after the look: the target sees the same in the seal, and takes it."""
-        return transfer.post_late(late_chunks(frozen.layout, transfer.blanks, crcs))
+        late = late_chunks(frozen.layout, transfer.blanks, crcs)
+        check_seen(late, transfer.written)
+        return transfer.post_late(late)
 
     def _note_answer(self, armed: _Armed) -> None:
         if armed.answering.error is None and is_answer(armed.answer):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from services.mover.blanks import NO_BLANKS, Blanks, find_blanks
+from services.mover.blanks import NO_BLANKS, Blanks, find_blanks, know_zeros
 from services.mover.crossing import settled
 from services.mover.gate import Admitted
 from services.mover.memory.base import SlotMemory
@@ -21,6 +21,7 @@ from services.mover.offer import PushOrder
 from services.mover.slots import SlotRole
 from services.mover.tickets import Subject, Use, check_offered, check_source
 from worldline.errors import InvalidInput, WorldlineError
+from worldline.state.layout import Layout
 from worldline.ticket import MovePurpose
 
 if TYPE_CHECKING:
@@ -38,10 +39,16 @@ class PushSource:
         #: A thread that looks for zeros.
         self._looking: asyncio.Future[Blanks] | None = None
 
-    def look(self, pool: Executor, extent_bytes: int) -> None:
+    def look(self, pool: Executor, layout: Layout) -> None:
         """Begin to look for what need not travel."""
         loop = asyncio.get_running_loop()
-        self._looking = loop.run_in_executor(pool, find_blanks, self.memory, extent_bytes)
+        self._looking = loop.run_in_executor(pool, self._look, layout)
+
+    def _look(self, layout: Layout) -> Blanks:
+        found = find_blanks(self.memory, layout.extent_bytes)
+        if found.runs:
+            know_zeros(layout)
+        return found
 
     async def blanks(self) -> Blanks:
         """What was found; nothing where nobody looked, or where the device could not say."""

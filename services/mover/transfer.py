@@ -69,6 +69,7 @@ class Transfer:
         self._digest = digest
         self._digest_last = digest_last
         self._is_read_on_the_way = False
+        self._blanks_are_read = False
         #: Chunks that stay behind.
         self.blanks = tuple(blanks.chunks(plan))
         self._blank = frozenset(chunk.index for chunk in self.blanks)
@@ -94,19 +95,17 @@ class Transfer:
 
     def start(self) -> None:
         """Post the first window: a receiver does so before it grants the wire."""
-        chunks, blanks = [], []
+        chunks = []
         while indices := self._window.to_post():
             for chunk in map(self._plan.chunk, indices):
                 if chunk.index in self._blank:
                     self._window.ended(chunk.index)
-                    blanks.append(chunk)
                 else:
                     self._post(chunk)
                     chunks.append(chunk)
         # After the posts: the wire waits for nothing.
-        if self._digest is not None and not self._digest_last:
-            for chunk in blanks:
-                self._digest.read(chunk)
+        if not self._digest_last:
+            self._read_blanks()
         if self._direction is not Direction.SEND:
             return
         for chunk in chunks:
@@ -134,12 +133,33 @@ class Transfer:
         self.moved_at = loop.time()
         if self._digest is not None and self._digest_last:
             for chunk in self._plan:
-                self._digest.read(chunk)
+                if chunk.index not in self._blank:
+                    self._digest.read(chunk)
+            self._read_blanks()
         if self._digesting is None:
             await self._finish_digest()
         crcs = await asyncio.shield(self.digested)
         self.tail_ms = 0.0 if crcs is None else (loop.time() - self.moved_at) * 1e3
         return crcs
+
+    def _read_blanks(self) -> None:
+        """Digest all that stays behind, once. The source looks at it again; the target wrote it."""
+        if self._digest is None or self._blanks_are_read:
+            return
+        self._blanks_are_read = True
+        if self._direction is Direction.SEND:
+            self._digest.read_zeros(self.blanks)
+        else:
+            for chunk in self.blanks:
+                self._digest.read(chunk)
+
+    @property
+    def written(self) -> frozenset[int]:
+        """Of the chunks that stayed behind, at the source, those that are not zeros any more.
+
+        By their every byte; known once `digested`. See `late_chunks`.
+        """
+        return frozenset() if self._digest is None else self._digest.written
 
     def post_late(self, chunks: Sequence[Chunk]) -> list[Request]:
         """Have chunks travel that stayed behind: the source wrote to them after it had looked."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +22,13 @@ from services.mover.memory.cuda import CudaMemory
 from services.mover.staged import STAGED_LANE
 from tests.gpu.conftest import TIMEOUT_S, Upload
 from tests.gpu.test_slots import SESSION, Ends, ends
-from tests.unit.mover.blank_memory import SLOT_BYTES, BlankMemorySuite
+from tests.unit.mover.blank_memory import SLOT_BYTES, UNSEEN_BY_DIGESTS, BlankMemorySuite
 from tests.unit.mover.cluster import layout_of
 from worldline.cuda.memory import DeviceMemory
 from worldline.cuda.pinned import PinnedMemory
 from worldline.cuda.stream import Stream
 from worldline.cuda.zeros import UNIT_BYTES, zero_finder
+from worldline.errors import TransferFailed
 from worldline.rpc.push import PushCall
 from worldline.state.digest import digest_slot
 from worldline.v1 import move_pb2, mover_pb2
@@ -125,9 +126,9 @@ def state() -> bytearray:
 
 
 async def moved(
-    pair: Ends, data: bytearray, verification: str, late: tuple[int, ...] = ()
+    pair: Ends, data: bytearray, verification: str, late: Mapping[int, bytes] | None = None
 ) -> move_pb2.PushStats:
-    """Move a state with a leaf of zeros; `late` bytes are written when the source has looked."""
+    """Move a state with a leaf of zeros; `late` is written, by offset, once the source looked."""
     movers, layout = pair.movers, LAYOUT
     slot = await pair.filled(layout, bytes(data))
     ticket, manifest = movers.ticket(layout), movers.manifest(layout)
@@ -147,12 +148,17 @@ async def moved(
         await push.arm()
         if late:
             memory = await pair.map("a", slot)
-            for at in late:
-                memory.buffer()[at] = data[at] = 1
+            for at, written in late.items():
+                data[at : at + len(written)] = written
+                host = torch.frombuffer(bytearray(written), dtype=torch.uint8)
+                memory.buffer()[at : at + len(written)].copy_(host)
             memory.settle()
             memory.close()
         await push.go(manifest.block_index, manifest.layout)
         outcome: mover_pb2.PushOutcome = await push.outcome()
+    except TransferFailed:
+        assert await movers.release("a", slot, SESSION)
+        raise
     finally:
         await push.close()
     expected = digest_slot(layout, memoryview(data), threads=2).whole
@@ -178,7 +184,7 @@ async def test_zeros_stay_behind_and_arrive(tmp_path: Path, source: str, target:
             stats = await moved(pair, state(), verification)
             assert stats.blank_bytes == behind_bytes
             assert stats.wire_bytes == LAYOUT.extent_bytes - behind_bytes
-            late = tuple(chunk * CHUNK_BYTES + 9 for chunk in (BEHIND[0], BEHIND[-1]))
+            late = {chunk * CHUNK_BYTES + 9: b"\x01" for chunk in (BEHIND[0], BEHIND[-1])}
             stats = await moved(pair, state(), verification, late)
             assert stats.blank_bytes == behind_bytes - 2 * CHUNK_BYTES
         stats = await moved(pair, state(), "TAIL")
@@ -191,11 +197,27 @@ async def test_zeros_stay_behind_of_what_is_staged(
     """As between hosts without RDMA: pinned memory at both ends."""
     monkeypatch.setenv("UCX_TLS", "tcp,cuda_copy")
     async with ends(tmp_path, "cuda:0", "cuda:0") as pair:
-        late = (BEHIND[3] * CHUNK_BYTES,)
-        for written in ((), late):
+        late = {BEHIND[3] * CHUNK_BYTES: b"\x80"}
+        for written in ({}, late):
             stats = await moved(pair, state(), "PIPELINED", written)
             assert stats.blank_bytes == (len(BEHIND) - len(written)) * CHUNK_BYTES
             assert STAGED_LANE in stats.lanes
+
+
+@pytest.mark.parametrize(("source", "target"), WAYS, ids="-".join)
+async def test_bytes_with_the_digest_of_zeros_are_never_taken_for_them(
+    tmp_path: Path, source: str, target: str
+) -> None:
+    """Written after the look, no digest tells: the source does. The next look sees them."""
+    at = BEHIND[2] * CHUNK_BYTES + MEBIBYTE + 1_000
+    async with ends(tmp_path, source, target) as pair:
+        for verification in ("PIPELINED", "SEQUENTIAL"):
+            data = state()
+            with pytest.raises(TransferFailed) as caught:
+                await moved(pair, data, verification, {at: UNSEEN_BY_DIGESTS})
+            assert caught.value.reason == "ZEROS_UNPROVEN"
+            stats = await moved(pair, data, verification)
+            assert stats.blank_bytes == (len(BEHIND) - 1) * CHUNK_BYTES
 
 
 async def test_a_slot_of_zeros_moves_without_a_byte(tmp_path: Path) -> None:

@@ -251,11 +251,30 @@ class HostReadingFinder:
     def reserve(self, size_bytes: int) -> None:
         pass
 
-    def find(self, run: Any, among: Any = None, *, timeout_s: float = 10.0) -> Any:
-        granules = range(0, run.nbytes, GRANULE_BYTES)
-        data = np.frombuffer(bytes_at(run.address, run.nbytes), np.uint8)
+    def begin(self, run: Any, among: Any = None) -> HostReadingLook:
+        return HostReadingLook(run, among)
+
+
+class HostReadingLook:
+    """`Look` without a GPU: reads when it is asked, as late as a device may."""
+
+    is_done = True
+
+    def __init__(self, run: Any, among: Any) -> None:
+        self._run = run
+        self._among = among
+
+    def found(self, timeout_s: float = 10.0) -> Any:
+        granules = range(0, self._run.nbytes, GRANULE_BYTES)
+        data = np.frombuffer(bytes_at(self._run.address, self._run.nbytes), np.uint8)
         zero = np.array([not data[at : at + GRANULE_BYTES].any() for at in granules], bool)
-        return zero if among is None else zero & among
+        return zero if self._among is None else zero & self._among
+
+    def wait(self, timeout_s: float = 10.0) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from worldline.cuda.stream import Stream
 from worldline.cuda.table import upload
 from worldline.errors import InvalidInput, InvariantBroken, Unavailable
 from worldline.state.digest import GRANULE_BYTES, compose
-from worldline.state.gf2 import Uint64s, crcs_of_zeros
+from worldline.state.gf2 import Uint64s
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests
 from worldline.state.segments import Segments, segments_of
@@ -215,11 +215,10 @@ class _Engine:
         with self._lock:
             known = self._layouts.get(key)
             if known is None:
-                zeros = crcs_of_zeros(np.diff(segments.bounds))
                 known = _LayoutTables(
                     segments=segments,
                     bounds=upload(segments.bounds, self._uploads),
-                    zeros=upload(zeros, self._uploads),
+                    zeros=upload(segments.zeros, self._uploads),
                 )
                 self._units(known, 0)
                 self._layouts[key] = known

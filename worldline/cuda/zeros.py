@@ -7,6 +7,7 @@ some. A kernel that ors all words costs no more than one that digests them.
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,7 +21,7 @@ from worldline.cuda.kernel import Arguments, Kernel
 from worldline.cuda.memory import DeviceMemory
 from worldline.cuda.pinned import PinnedMemory
 from worldline.cuda.stream import Stream
-from worldline.errors import CapacityExhausted, InvalidInput
+from worldline.errors import CapacityExhausted, InvalidInput, InvariantBroken
 from worldline.state.digest import GRANULE_BYTES
 
 Granules = npt.NDArray[np.bool_]
@@ -31,9 +32,11 @@ UNIT_BYTES = 64 << 10
 _THREADS = 256
 _BLOCKS_PER_MULTIPROCESSOR = 8
 _ARGUMENT_COUNT = 5
-#: Looks at one device at a time; more than a mover has threads that look, and few enough that a
-#: device that has failed does not make it allocate for ever.
-_DESKS_MAX = 8
+#: Looks at one device at a time; more than a mover has transfers, and few enough that a device that
+#: has failed does not make it allocate for ever.
+_DESKS_MAX = 256
+#: Granules that every desk has room for, so that desks of small runs are not in the way.
+_DESK_GRANULES_MIN = 4_096
 
 
 class ZeroFinder:
@@ -58,7 +61,7 @@ class ZeroFinder:
         Raises:
             CapacityExhausted: no memory for it.
         """
-        self._give(self._take(_granules(size_bytes, granule_bytes)))
+        self._desks.append(self._take(_granules(size_bytes, granule_bytes)))
 
     def find(
         self,
@@ -68,42 +71,54 @@ class ZeroFinder:
         granule_bytes: int = GRANULE_BYTES,
         timeout_s: float = 10.0,
     ) -> Granules:
-        """For each granule of the run, counted from its start, whether it holds nothing but zeros.
+        """Look, and wait for the answer: `begin` and `Look.found`.
 
-        `among`: looks at these alone, of the others the answer is False. Blocks the thread, not the
-        interpreter. Who writes to the run meanwhile gets one answer or the other.
+        Raises:
+            InvalidInput, CapacityExhausted, DeadlineExceeded, Unavailable: as these.
+        """
+        look = self.begin(run, among, granule_bytes=granule_bytes)
+        try:
+            return look.found(timeout_s)
+        finally:
+            look.close()
+
+    def begin(
+        self,
+        run: DeviceBuffer,
+        among: Granules | None = None,
+        *,
+        granule_bytes: int = GRANULE_BYTES,
+    ) -> Look:
+        """Queue a look: for each granule of the run, whether it holds nothing but zeros.
+
+        Granules count from the run's start. `among`: looks at these alone, of the others the answer
+        is False. Returns without waiting. Who writes to the run meanwhile gets one answer or the
+        other.
 
         Raises:
             InvalidInput: `among` has not one element for each granule.
             CapacityExhausted: no memory, or too many looks that have not ended (LOOKS_BUSY).
-            DeadlineExceeded: the device did not finish in time; it may still read the run.
             Unavailable: the device has failed.
         """
         count = _granules(run.nbytes, granule_bytes)
         if among is not None and among.shape != (count,):
             raise InvalidInput(f"{among.shape} for {count} granules", field="among")
-        if not count:
-            return np.zeros(0, np.bool_)
         desk = self._take(count)
-        try:
+        look = Look(desk, count, self._desks)
+        if count:
             desk.flags[:count] = 0 if among is None else ~among
             desk.stream.copy(desk.written.address, desk.pinned.address, count)
-            units = -(-granule_bytes // UNIT_BYTES) * count
             arguments = desk.arguments.set(
                 run.address, run.nbytes, granule_bytes, count, desk.written.address
             )
-            blocks = min(self._blocks_max, units)
-            self._kernel.launch(desk.stream, blocks, _THREADS, arguments)
+            units = -(-granule_bytes // UNIT_BYTES) * count
+            self._kernel.launch(desk.stream, min(self._blocks_max, units), _THREADS, arguments)
             desk.stream.copy(desk.pinned.address, desk.written.address, count)
             desk.stream.record(desk.done)
-            # It has time, and those that move bytes meanwhile need the interpreter.
-            desk.done.doze(timeout_s)
-            return np.equal(desk.flags[:count], 0)
-        finally:
-            self._give(desk)
+        return look
 
     def _take(self, count: int) -> _Desk:
-        """A desk that is large enough and has nothing left to do."""
+        """A desk that is large enough and has nothing left to do, or a new one."""
         with self._lock:
             for index, desk in enumerate(self._desks):
                 if desk.written.size_bytes >= count and desk.stream.is_idle:
@@ -113,13 +128,57 @@ class ZeroFinder:
                     f"{self._desk_count} looks at cuda:{self._device_index} have not ended",
                     reason="LOOKS_BUSY",
                 )
-            desk = _desk(1 << (max(count, 1) - 1).bit_length(), self._device_index)
             self._desk_count += 1
-            return desk
+        try:
+            room = max(count, _DESK_GRANULES_MIN)
+            return _desk(1 << (room - 1).bit_length(), self._device_index)
+        except BaseException:
+            with self._lock:
+                self._desk_count -= 1
+            raise
 
-    def _give(self, desk: _Desk) -> None:
-        with self._lock:
-            self._desks.append(desk)
+
+class Look:
+    """A look that the device has begun. Closed once, at the latest when nothing refers to it."""
+
+    def __init__(self, desk: _Desk, count: int, desks: list[_Desk]) -> None:
+        self._desk = desk
+        self._count = count
+        # Without a lock, for finalizers call it.
+        self._leave = weakref.finalize(self, desks.append, desk)
+        self._leave.atexit = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the answer is there."""
+        return self._desk.stream.is_idle
+
+    def found(self, timeout_s: float = 10.0) -> Granules:
+        """The answer. Blocks the thread, not the interpreter, and returns a little late.
+
+        Raises:
+            InvariantBroken: it is closed.
+            DeadlineExceeded: the device did not finish in time; it may still read the run.
+            Unavailable: the device has failed.
+        """
+        if not self._leave.alive:
+            raise InvariantBroken("a closed look was asked; its place may be another's")
+        self.wait(timeout_s)
+        return np.equal(self._desk.flags[: self._count], 0)
+
+    def wait(self, timeout_s: float = 10.0) -> None:
+        """Until the device reads the run no more; otherwise as `found`.
+
+        Raises:
+            DeadlineExceeded, Unavailable: as `found`.
+        """
+        if not self.is_done:
+            # It has time, and those that move bytes meanwhile need the interpreter.
+            self._desk.done.doze(timeout_s)
+
+    def close(self) -> None:
+        """Let another look have the place, once the device has done with it."""
+        self._leave()
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,6 +108,16 @@ class Digester:
         self._crcs[run.start : run.stop] = crcs_of_run(self._segments, run, view)
         self._was_read[run.start : run.stop] = True
 
+    def update_zeros(self, first_granule: int, granule_count: int) -> None:
+        """As `update` with zeros, by whoever has read that all bytes of the run are.
+
+        Raises:
+            InvalidInput: the run lies outside the extent.
+        """
+        run = self._segments.run(first_granule, granule_count)
+        self._crcs[run.start : run.stop] = self._segments.zeros[run.start : run.stop]
+        self._was_read[run.start : run.stop] = True
+
     def segment_crcs(self) -> Uint64s:
         """CRC of every segment of the layout (see `segments`), once every granule was read.
 

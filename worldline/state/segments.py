@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from worldline.errors import InvalidInput
-from worldline.state.gf2 import FixedFactors, Uint64s
+from worldline.state.gf2 import FixedFactors, Uint64s, crcs_of_zeros
 from worldline.state.layout import Layout
 from worldline.state.ranges import Indices, Ranges, shares_of
 
@@ -91,6 +91,11 @@ class Segments:
     def shares(self) -> FixedFactors:
         """What each segment's CRC is multiplied by in any composition; made on first use."""
         return shares_of(self.bounds)
+
+    @cached_property
+    def zeros(self) -> Uint64s:
+        """The CRC of each segment where it is all zeros; made on first use, some milliseconds."""
+        return crcs_of_zeros(np.diff(self.bounds))
 
     @cached_property
     def composer(self) -> Composer:

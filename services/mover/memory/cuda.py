@@ -18,7 +18,7 @@ from worldline.cuda.devices import devices
 from worldline.cuda.memory import DeviceMemory
 from worldline.cuda.runtime import call, current_device
 from worldline.cuda.stream import Stream
-from worldline.cuda.zeros import zero_finder
+from worldline.cuda.zeros import Look, zero_finder
 from worldline.devicename import cuda_index
 from worldline.errors import CapacityExhausted, Unavailable, WorldlineError
 
@@ -90,8 +90,19 @@ class CudaMemory(SlotMemory):
 
     def zero_granules(self, extent_bytes: int, among: Granules | None = None) -> Granules:
         """See `SlotMemory.zero_granules`. By a kernel, beside whatever else the device does."""
-        run = self._memory.part(0, extent_bytes)
-        return zero_finder(self.index).find(run, among, timeout_s=_LOOK_S)
+        look = self.look(extent_bytes, among)
+        try:
+            return look.found(_LOOK_S)
+        finally:
+            look.close()
+
+    def look(self, extent_bytes: int, among: Granules | None = None) -> Look:
+        """`zero_granules`, begun and not waited for.
+
+        Raises:
+            CapacityExhausted, Unavailable: as `ZeroFinder.begin`.
+        """
+        return zero_finder(self.index).begin(self._memory.part(0, extent_bytes), among)
 
     def clear(self, runs: Iterable[tuple[int, int]]) -> None:
         """See `SlotMemory.clear`."""

@@ -53,6 +53,16 @@ T __ldg(const T* pointer) {
 
 inline void __syncthreads() { lanes.arrive_and_wait(); }
 
+inline int __syncthreads_or(int value) {
+  static int passed[32];
+  passed[threadIdx.x % 32] = value;
+  lanes.arrive_and_wait();
+  int any = 0;
+  for (const int each : passed) any |= each;
+  lanes.arrive_and_wait();
+  return any != 0;
+}
+
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, unsigned distance) {
   static T passed[32];

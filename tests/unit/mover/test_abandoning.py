@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from services.mover.chunking import Chunk, ChunkPlan
 from services.mover.digesting import SlotDigest
@@ -27,6 +28,13 @@ class DeviceLike(SlotDigest):
 
     def read(self, chunk: Chunk) -> None:
         self.calls.append(f"read {chunk.index}")
+
+    def read_zeros(self, chunks: Sequence[Chunk]) -> None:
+        raise AssertionError("it receives")
+
+    @property
+    def written(self) -> frozenset[int]:
+        return frozenset()
 
     async def segment_crcs(self) -> Uint64s:
         raise AssertionError("nothing has landed")

@@ -6,10 +6,11 @@ Moves are made between every kind of memory, devices over a fake CUDA.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import asynccontextmanager
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,66 +20,30 @@ from services.mover.blanks import (
     Blanks,
     blanks_from_proto,
     blanks_to_proto,
+    find_blanks,
     late_chunks,
     write_blanks,
 )
 from services.mover.chunking import ChunkPlan
-from services.mover.memory.base import SlotMemory
+from services.mover.memory.base import Granules, SlotMemory
+from services.mover.memory.host import HostMemory
 from services.mover.slots import SlotRole
-from tests.unit.fakecuda import bytes_at, fake_cuda
-from tests.unit.mover.cluster import MEBIBYTE, Cluster, layout_of, start_admission, start_node
-from tests.unit.mover.conftest import TRANSPORTS
-from worldline.errors import IntegrityError, InvalidInput
+from tests.unit.mover.blank_ends import BLANK_RUN, GRANULE_COUNT, SIZES, WAYS, Ends, ends
+from tests.unit.mover.blank_memory import UNSEEN_BY_DIGESTS
+from tests.unit.mover.cluster import MEBIBYTE, layout_of
+from worldline.errors import IntegrityError, InvalidInput, TransferFailed
 from worldline.rpc.push import PushCall
 from worldline.state.digest import Digester
 from worldline.state.layout import Layout
 from worldline.v1 import move_pb2, mover_pb2
 
-#: Written, zeros over several granules, written; borders fall within granules.
-SIZES = (2 * MEBIBYTE + 5, 6 * MEBIBYTE + 123, 2 * MEBIBYTE)
-GRANULE_COUNT = 11
-#: The granules that lie in the second leaf alone.
-BLANK_RUN = (3, 5)
 
-
-class Ends(Cluster):
-    """Two movers whose slots rest on any device."""
-
-    def view(self, node_id: str, slot: move_pb2.SlotRef) -> memoryview:
-        whole = super().view(node_id, slot)
-        return whole if isinstance(whole, memoryview) else bytes_at(whole.address, whole.nbytes)
-
-
-@pytest.fixture(
-    params=[
-        ("memory", "cpu", "cpu"),
-        ("ucx", "cpu", "cpu"),
-        ("memory", "cuda:0", "cuda:0"),
-        ("ucx", "cuda:0", "cuda:1"),
-        ("memory", "cuda:0", "cpu"),
-        ("memory", "cpu", "cuda:1"),
-    ],
-    ids="-".join,
-)
+@pytest.fixture(params=WAYS, ids="-".join)
 async def cluster(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> AsyncIterator[Ends]:
-    transport, source, target = request.param
-    with fake_cuda(monkeypatch) as fake:
-        async with AsyncExitStack() as stack:
-            admission, address = await start_admission(stack)
-            nodes = {
-                name: await start_node(
-                    stack, name, tmp_path, address, TRANSPORTS[transport](), devices=device
-                )
-                for name, device in (("a", source), ("b", target))
-            }
-            yield Ends(admission, nodes)
-        assert not fake.allocations
-
-
-def clear_second(view: memoryview) -> None:
-    view[SIZES[0] : SIZES[0] + SIZES[1]] = bytes(SIZES[1])
+    async with ends(request.param, monkeypatch, tmp_path) as found:
+        yield found
 
 
 @st.composite
@@ -129,6 +94,21 @@ def test_runs_that_are_none_are_refused(found: tuple[tuple[int, int], ...]) -> N
     assert caught.value.field == "blanks"
 
 
+def test_of_too_many_runs_the_longest_are_kept() -> None:
+    class Memory(HostMemory):
+        def zero_granules(self, extent_bytes: int, among: Granules | None = None) -> Granules:
+            found = np.arange(extent_bytes // MEBIBYTE) % 2 == 0
+            found[-4:] = True, True, False, True
+            return found
+
+    memory = Memory("test", MEBIBYTE)
+    found = find_blanks(memory, (2 * RUNS_MAX + 6) * MEBIBYTE).runs
+    memory.close()
+    assert len(found) == RUNS_MAX
+    assert (2 * RUNS_MAX + 2, 2) in found
+    assert [count for _, count in found].count(1) == RUNS_MAX - 1
+
+
 def test_late_is_what_the_digests_say() -> None:
     layout = layout_of()
     data = bytearray(layout.extent_bytes)
@@ -145,14 +125,9 @@ def test_late_is_what_the_digests_say() -> None:
     assert late() == [4, 10]
 
 
-async def moved(cluster: Cluster, layout: Layout, **changes: object) -> mover_pb2.PushOutcome:
+async def moved(cluster: Ends, layout: Layout, **changes: object) -> mover_pb2.PushOutcome:
     """A state with a leaf of zeros moves into a slot in which another state has been."""
-    slot = await cluster.live_slot(layout)
-    clear_second(cluster.view("a", slot))
-    ticket = cluster.ticket(layout)
-    reserved = await cluster.reserve(ticket, layout)
-    used = cluster.view("b", reserved.slot)
-    used[:] = b"\xa5" * used.nbytes
+    ticket, slot, reserved = await cluster.ready(layout)
     outcome, _ = await cluster.push(
         ticket,
         cluster.manifest(layout),
@@ -160,13 +135,12 @@ async def moved(cluster: Cluster, layout: Layout, **changes: object) -> mover_pb
         slot,
         **changes,  # type: ignore[arg-type]
     )
-    extent = layout.extent_bytes
-    assert cluster.view("a", slot)[:extent] == cluster.view("b", reserved.slot)[:extent]
+    assert cluster.equal(layout, slot, reserved.slot)
     return outcome
 
 
 @pytest.mark.parametrize("verification", ["PIPELINED", "SEQUENTIAL", "TAIL"])
-async def test_zeros_stay_behind_and_arrive(cluster: Cluster, verification: str) -> None:
+async def test_zeros_stay_behind_and_arrive(cluster: Ends, verification: str) -> None:
     layout = layout_of(SIZES)
     outcome = await moved(cluster, layout, verification=f"VERIFICATION_{verification}")
     stats, behind_bytes = outcome.push_stats, BLANK_RUN[1] * MEBIBYTE
@@ -177,7 +151,7 @@ async def test_zeros_stay_behind_and_arrive(cluster: Cluster, verification: str)
     assert outcome.digests == outcome.receipt.digests
 
 
-async def test_without_verification_everything_travels(cluster: Cluster) -> None:
+async def test_without_verification_everything_travels(cluster: Ends) -> None:
     """Nothing would prove that they were zeros when the world stood still."""
     layout = layout_of(SIZES)
     outcome = await moved(cluster, layout, verification="VERIFICATION_OFF")
@@ -185,32 +159,24 @@ async def test_without_verification_everything_travels(cluster: Cluster) -> None
     assert outcome.push_stats.wire_bytes == layout.extent_bytes
 
 
-async def test_a_state_of_zeros_moves_without_a_byte(cluster: Cluster) -> None:
-    layout = layout_of((3 * MEBIBYTE,))
-    slot = await cluster.live_slot(layout)
+async def test_a_state_of_zeros_moves_without_a_byte(cluster: Ends) -> None:
+    layout = layout_of(SIZES)
+    ticket, slot, reserved = await cluster.ready(layout)
     cluster.view("a", slot)[: layout.extent_bytes] = bytes(layout.extent_bytes)
-    ticket = cluster.ticket(layout)
-    reserved = await cluster.reserve(ticket, layout)
-    used = cluster.view("b", reserved.slot)
-    used[:] = b"\xa5" * used.nbytes
     outcome, _ = await cluster.push(ticket, cluster.manifest(layout), reserved.reservation_id, slot)
     assert outcome.push_stats.wire_bytes == 0
     assert not any(cluster.view("b", reserved.slot)[: layout.extent_bytes])
 
 
-@pytest.mark.parametrize("verification", ["PIPELINED", "SEQUENTIAL"])
-async def test_what_is_written_after_the_look_travels_after_all(
-    cluster: Cluster, verification: str
-) -> None:
-    layout = layout_of(SIZES)
-    manifest = cluster.manifest(layout)
-    slot = await cluster.live_slot(layout)
-    clear_second(cluster.view("a", slot))
-    ticket = cluster.ticket(layout)
-    reserved = await cluster.reserve(ticket, layout)
+@asynccontextmanager
+async def armed(
+    cluster: Ends, layout: Layout, verification: str = "PIPELINED"
+) -> AsyncIterator[tuple[PushCall, move_pb2.SlotRef, mover_pb2.ReserveResponse]]:
+    """A push that has looked, and has not gone."""
+    ticket, slot, reserved = await cluster.ready(layout)
     order = cluster.order(
         ticket,
-        manifest,
+        cluster.manifest(layout),
         reserved.reservation_id,
         slot,
         verification=f"VERIFICATION_{verification}",
@@ -220,24 +186,57 @@ async def test_what_is_written_after_the_look_travels_after_all(
     push = PushCall(cluster.nodes["a"].stub, order, 100)
     try:
         await push.arm()
+        yield push, slot, reserved
+    finally:
+        await push.close()
+
+
+@pytest.mark.parametrize("verification", ["PIPELINED", "SEQUENTIAL"])
+async def test_what_is_written_after_the_look_travels_after_all(
+    cluster: Ends, verification: str
+) -> None:
+    layout = layout_of(SIZES)
+    manifest = cluster.manifest(layout)
+    async with armed(cluster, layout, verification) as (push, slot, reserved):
         for granule in (BLANK_RUN[0], sum(BLANK_RUN) - 1):
             cluster.view("a", slot)[granule * MEBIBYTE + 9] = 1
         await push.go(manifest.block_index, manifest.layout)
         outcome = await push.outcome()
-    finally:
-        await push.close()
-    extent = layout.extent_bytes
-    assert cluster.view("a", slot)[:extent] == cluster.view("b", reserved.slot)[:extent]
+    assert cluster.equal(layout, slot, reserved.slot)
     stats = outcome.push_stats
     assert stats.blank_bytes == (BLANK_RUN[1] - 2) * MEBIBYTE
-    assert stats.wire_bytes == extent - stats.blank_bytes
+    assert stats.wire_bytes == layout.extent_bytes - stats.blank_bytes
     assert outcome.digests == outcome.receipt.digests
     verified = await cluster.verify(reserved.reservation_id, manifest, outcome.digests)
     assert verified.equal
 
 
+@pytest.mark.parametrize("verification", ["PIPELINED", "SEQUENTIAL"])
+async def test_bytes_with_the_digest_of_zeros_are_never_taken_for_them(
+    cluster: Ends, verification: str
+) -> None:
+    """Written after the look, no digest tells: the source does. The next look sees them."""
+    layout = layout_of(SIZES)
+    manifest = cluster.manifest(layout)
+    at = (BLANK_RUN[0] + 2) * MEBIBYTE + 1_000
+    async with armed(cluster, layout, verification) as (push, slot, reserved):
+        cluster.view("a", slot)[at : at + len(UNSEEN_BY_DIGESTS)] = UNSEEN_BY_DIGESTS
+        await push.go(manifest.block_index, manifest.layout)
+        with pytest.raises(TransferFailed) as caught:
+            await push.outcome()
+    assert caught.value.reason == "ZEROS_UNPROVEN"
+    await cluster.nodes["b"].until_free(reserved.slot)
+    await cluster.nodes["a"].until_quiet()
+    assert cluster.nodes["a"].role(slot) is SlotRole.LIVE
+    ticket = cluster.ticket(layout)
+    again = await cluster.reserve(ticket, layout)
+    outcome, _ = await cluster.push(ticket, manifest, again.reservation_id, slot)
+    assert cluster.equal(layout, slot, again.slot)
+    assert outcome.push_stats.blank_bytes == (BLANK_RUN[1] - 1) * MEBIBYTE
+
+
 async def test_zeros_that_the_target_did_not_write_are_refused(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def written_badly(memory: SlotMemory, blanks: Blanks, extent_bytes: int) -> None:
         write_blanks(memory, blanks, extent_bytes)
@@ -245,10 +244,7 @@ async def test_zeros_that_the_target_did_not_write_are_refused(
 
     monkeypatch.setattr("services.mover.landing.write_blanks", written_badly)
     layout = layout_of(SIZES)
-    slot = await cluster.live_slot(layout)
-    clear_second(cluster.view("a", slot))
-    ticket = cluster.ticket(layout)
-    reserved = await cluster.reserve(ticket, layout)
+    ticket, slot, reserved = await cluster.ready(layout)
     with pytest.raises(IntegrityError) as caught:
         await cluster.push(ticket, cluster.manifest(layout), reserved.reservation_id, slot)
     assert (caught.value.leaf, caught.value.granule) == ("leaf1", BLANK_RUN[0] + 1)

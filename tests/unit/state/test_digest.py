@@ -241,6 +241,26 @@ def test_slots_that_cannot_be_read_are_refused() -> None:
             digest_slot(LAYOUT, long, granule_bytes, threads)
 
 
+@given(trees(), st.sampled_from([1, 7, 64, 1000]), st.data())
+def test_zeros_that_somebody_has_read_need_no_reading(
+    tree: object, granule_bytes: int, draw: st.DataObject
+) -> None:
+    layout, data = slot_of(tree)
+    digester = Digester(layout, granule_bytes)
+    count = digester.granule_count
+    first = draw.draw(st.integers(0, count))
+    size = draw.draw(st.integers(0, count - first))
+    start, end = first * granule_bytes, min((first + size) * granule_bytes, len(data))
+    data[start:end] = bytes(max(0, end - start))
+    digester.update_zeros(first, size)
+    for granule in (*range(first), *range(first + size, count)):
+        at = granule * granule_bytes
+        digester.update(granule, 1, memoryview(data)[at : at + granule_bytes])
+    assert digester.digests() == naive(layout, data, granule_bytes)
+    with pytest.raises(InvalidInput):
+        digester.update_zeros(count, 1)
+
+
 def test_disjoint_runs_digest_in_parallel() -> None:
     layout = flat_layout("probe", 1 << 20)
     data = random.Random(1).randbytes(1 << 20)
