@@ -131,7 +131,7 @@ def test_two_sessions_take_turns(world: GraphWorld, expected: Blocks) -> None:
 
 def test_more_places_than_graphs_are_kept_for(world: GraphWorld, expected: Blocks) -> None:
     crowded = GraphWorld(build_weights(CONFIG, 0, DEVICE))
-    crowded._graphs = Graphs(super(GraphWorld, crowded).predict, DEVICE, most=1)
+    crowded._passes = Graphs(super(GraphWorld, crowded).predict, DEVICE, repeats=True, most=1)
     sessions = [Session(crowded), Session(crowded)]
     played = [sessions[number].play(block, 1) for block in range(3) for number in (0, 1)]
     assert played == [[expected[block]] for block in range(3) for _ in (0, 1)]

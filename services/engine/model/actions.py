@@ -58,7 +58,7 @@ def attend_mouse(
         for part in (seen @ block.mouse_qkv).split(config.action_dim, dim=-1)
     )
     begin, end = span
-    cache["k"][:, begin:end] = pointwise.turned(key, turns)
+    pointwise.write_turned(cache["k"][:, begin:end], key, turns)
     cache["v"][:, begin:end] = value
     query = pointwise.turned(query, turns)
     mixed = pointwise.attend_frames(query, cache["k"][:, :end], cache["v"][:, :end])
@@ -80,7 +80,7 @@ def attend_keyboard(
     shape = (1, -1, config.action_heads, config.action_head_dim)
     key, value = (keyboard @ block.keyboard_kv).split(config.action_dim, dim=-1)
     begin, end = span
-    cache["k"][:, begin:end] = pointwise.turned(key.reshape(shape), turns)
+    pointwise.write_turned(cache["k"][:, begin:end], key.reshape(shape), turns)
     cache["v"][:, begin:end] = value.reshape(shape)
     spread = turns.repeat_interleave(config.tokens_per_frame, dim=0)
     query = pointwise.turned((hidden @ block.keyboard_q).reshape(shape), spread)

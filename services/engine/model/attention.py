@@ -25,7 +25,7 @@ def attend_window(
     shape = (1, tokens, config.heads, config.head_dim)
     query, key, value = (part.reshape(shape) for part in (hidden @ block.qkv).split(dim, dim=-1))
     begin, end = span
-    cache["k"][:, begin:end] = pointwise.turned(key, turns)
+    pointwise.write_turned(cache["k"][:, begin:end], key, turns)
     cache["v"][:, begin:end] = value
     mixed = attend(pointwise.turned(query, turns), cache["k"][:, :end], cache["v"][:, :end])
     return mixed.reshape(tokens, dim) @ block.out

@@ -11,16 +11,26 @@ from torch import Tensor
 from services.engine.model.actions import embed_action
 from services.engine.model.attention import fill_first_frame
 from services.engine.model.config import WorldConfig
-from services.engine.model.decoder import decode
+from services.engine.model.decoder import DecodeInputs, asked_motion, decode
 from services.engine.model.noise import SessionNoise, seed_noise, split_noise
 from services.engine.model.pointwise import Pointwise, plain
 from services.engine.model.state import CACHE_KEYS, state_spec
-from services.engine.model.transformer import BlockInputs, PassInputs, pass_inputs, predict, prepare
+from services.engine.model.transformer import (
+    BlockInputs,
+    PassInputs,
+    modulation,
+    pass_inputs,
+    predict,
+    prepare,
+)
 from services.engine.model.weights import Weights
 from services.engine.model.window import Spans, claim_block
 from services.engine.world import Action, Frames, StateTree
 from worldline.errors import InvalidInput
 from worldline.state.tree import materialize, plan
+
+#: The noise level of the pass that writes the cache for later blocks: none.
+CONTEXT_SIGMA = 0.0
 
 
 class CausalWorld:
@@ -34,6 +44,9 @@ class CausalWorld:
         self.pointwise = pointwise or plain(weights.dtype)
         self.config: WorldConfig = weights.config
         self._device = weights.latent_in.device
+        with torch.no_grad():
+            levels = (*self.config.sigmas, CONTEXT_SIGMA)
+            self._modulations = {sigma: modulation(weights, sigma) for sigma in levels}
 
     @property
     def preset(self) -> str:
@@ -99,17 +112,21 @@ class CausalWorld:
         with torch.no_grad():
             noise.store()
             # The context pass: the cache as later blocks see it comes from the clean latents.
-            self._denoise(state, spans, inputs, latents, 0.0)
+            self._denoise(state, spans, inputs, latents, CONTEXT_SIGMA)
             return self._decode(state, latents, action)
 
     def predict(self, state: StateTree, spans: Spans, inputs: PassInputs) -> Tensor:
         """One pass, see `transformer.predict`."""
         return predict(self.weights, self.pointwise, state, spans, inputs)
 
+    def decode(self, state: StateTree, inputs: DecodeInputs) -> Tensor:
+        """The pixels of one block, see `decoder.decode`."""
+        return decode(self.weights, state, inputs)
+
     def _denoise(
         self, state: StateTree, spans: Spans, inputs: BlockInputs, latents: Tensor, sigma: float
     ) -> Tensor:
-        return self.predict(state, spans, pass_inputs(self.weights, inputs, latents, sigma))
+        return self.predict(state, spans, pass_inputs(inputs, latents, self._modulations[sigma]))
 
     def _fill_first_frame(self, state: StateTree) -> None:
         if all(cache["is_init"] for cache in state["crossattn_cache"]):
@@ -118,7 +135,8 @@ class CausalWorld:
         fill_first_frame(self.weights, self.pointwise, state, first_frame)
 
     def _decode(self, state: StateTree, latents: Tensor, action: Action) -> Frames:
-        pixels = decode(self.weights, state, latents, action).cpu()
+        inputs = DecodeInputs(latents, asked_motion(action, self._device))
+        pixels = self.decode(state, inputs).cpu()
         state["block_index"] = action.block_index + 1
         count, height, width, _ = pixels.shape
         return Frames(count, height, width, pixels.numpy().tobytes())

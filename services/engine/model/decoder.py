@@ -6,6 +6,8 @@ velocity. Latents move the camera, bend the terrain and tint it; weights fix the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -17,16 +19,33 @@ from services.engine.world import Action, StateTree
 _LATENT_BLEND = 0.35
 #: How fast the camera takes up the motion that is asked for, per video frame.
 _INERTIA = 0.25
-#: Water, sand, grass, rock.
-_GROUND = ((0.10, 0.30, 0.48), (0.80, 0.72, 0.48), (0.25, 0.50, 0.20), (0.46, 0.41, 0.38))
 
 
-def decode(weights: Weights, state: StateTree, latents: Tensor, action: Action) -> Tensor:
+@dataclass(frozen=True)
+class DecodeInputs:
+    """What a block is decoded from beside weights and state.
+
+    `latents` (frames_per_block * tokens_per_frame, latent_channels); `asked` (4), the motion that
+    the action asks for: right, forward, turn, tilt.
+    """
+
+    latents: Tensor
+    asked: Tensor
+
+
+def asked_motion(action: Action, device: torch.device) -> Tensor:
+    """What keys and mouse ask of the camera, per video frame: keys walk, the mouse looks."""
+    keys = [action.keyboard >> bit & 1 for bit in range(4)]
+    walk = (0.08 * (keys[3] - keys[2]), 0.12 * (keys[0] - keys[1]))
+    return torch.tensor([*walk, 0.06 * action.mouse_dx, 0.03 * action.mouse_dy], device=device)
+
+
+def decode(weights: Weights, state: StateTree, inputs: DecodeInputs) -> Tensor:
     """RGB of one block, uint8 (video_frames_per_block, height, width, 3); advances the cache."""
     config, cache = weights.config, state["decoder"]
-    frames = latents.view(config.frames_per_block, config.tokens_per_frame, -1)
+    frames = inputs.latents.view(config.frames_per_block, config.tokens_per_frame, -1)
     smooth = _smooth(config, cache["latent"], frames)
-    poses = _drive(weights, cache, smooth, action)
+    poses = _drive(weights, cache, smooth, inputs.asked)
     palette = (state["first_frame"].mean(dim=0) @ weights.decoder.palette).view(6, 3)
     return _render(weights, smooth, poses, palette)
 
@@ -44,30 +63,20 @@ def _smooth(config: WorldConfig, previous: Tensor, frames: Tensor) -> Tensor:
     return torch.stack(between)
 
 
-def _drive(weights: Weights, cache: StateTree, smooth: Tensor, action: Action) -> Tensor:
-    """Camera poses of the video frames, (frames, 4); keys walk, the mouse looks."""
-    keys = [action.keyboard >> bit & 1 for bit in range(4)]
-    asked = torch.tensor(
-        [
-            0.08 * (keys[3] - keys[2]),
-            0.12 * (keys[0] - keys[1]),
-            0.06 * action.mouse_dx,
-            0.03 * action.mouse_dy,
-        ],
-        device=smooth.device,
-    )
+def _drive(weights: Weights, cache: StateTree, smooth: Tensor, asked: Tensor) -> Tensor:
+    """Camera poses of the video frames, (frames, 4)."""
+    constants = weights.decoder.constants
     drift = torch.tanh(smooth.mean(dim=1) @ weights.decoder.motion)
-    wander = drift * torch.tensor([0.02, 0.03, 0.01, 0.004], device=smooth.device)
+    wander = drift * constants.wander
     pose, velocity = cache["pose"].clone(), cache["velocity"].clone()
     poses = []
     for frame_wander in wander:
         velocity = velocity + _INERTIA * (asked + frame_wander - velocity)
         right, forward, turn, tilt = velocity.unbind()
         cos, sin = pose[2].cos(), pose[2].sin()
-        # The pitch is pulled back to the horizon: nobody walks with the eyes at the sky.
         step = (right * cos + forward * sin, forward * cos - right * sin, turn, tilt)
         pose = pose + torch.stack(step)
-        pose = pose * torch.tensor([1.0, 1.0, 1.0, 0.97], device=smooth.device)
+        pose = pose * constants.pull
         poses.append(pose)
     cache["pose"].copy_(pose)
     cache["velocity"].copy_(velocity)
@@ -88,15 +97,17 @@ def _render(weights: Weights, smooth: Tensor, poses: Tensor, palette: Tensor) ->
     east = x + depth * sin + span * cos + 0.25 * warp
     north = z + depth * cos - span * sin
     height = _terrain(weights, east, north, depth) + 0.35 * swell
-    sky_low = _colour(device, 0.93, 0.80, 0.66) + 0.3 * palette[4].view(3, 1, 1, 1)
-    sky_high = _colour(device, 0.28, 0.50, 0.84) + 0.3 * palette[5].view(3, 1, 1, 1)
+    sky_low, sky_high = (
+        _colour(base) + 0.3 * _colour(palette[4 + index])
+        for index, base in enumerate(weights.decoder.constants.sky)
+    )
     rise = (-below).clamp(0, 1)
     sky = torch.lerp(sky_low, sky_high, rise.sqrt())
     sky = sky + 0.25 * torch.sigmoid(4.0 * (swell - 0.2)) * rise
     ridge = _ridge(weights, heading + torch.atan(across)[None, None, :])
     hills = torch.sigmoid((below + ridge) * config.height * 0.5)
     sky = torch.lerp(sky, 0.55 * sky_high + 0.05, hills)
-    ground = _shade(height, tint, palette)
+    ground = _shade(weights, height, tint, palette)
     ground = torch.lerp(ground, sky_low * 0.9, 1.0 - torch.exp(-0.16 * depth))
     rgb = torch.lerp(sky, ground, torch.sigmoid(below * config.height * 0.5))
     pixels = (rgb.clamp_(0.0, 1.0) * 255.0).round_().to(torch.uint8)
@@ -130,11 +141,11 @@ def _terrain(weights: Weights, east: Tensor, north: Tensor, depth: Tensor) -> Te
     return height * 0.45
 
 
-def _shade(height: Tensor, tint: Tensor, palette: Tensor) -> Tensor:
+def _shade(weights: Weights, height: Tensor, tint: Tensor, palette: Tensor) -> Tensor:
     """Water, sand, grass and rock by height, (3, frames, height, width), tinted by latents."""
     water, sand, grass, rock = (
-        _colour(height.device, *base) + 0.35 * palette[index].view(3, 1, 1, 1)
-        for index, base in enumerate(_GROUND)
+        _colour(base) + 0.35 * _colour(palette[index])
+        for index, base in enumerate(weights.decoder.constants.ground)
     )
     shaded = torch.lerp(water, sand, torch.sigmoid(14.0 * (height + 0.45)))
     shaded = torch.lerp(shaded, grass, torch.sigmoid(14.0 * (height + 0.25)))
@@ -150,5 +161,6 @@ def _ridge(weights: Weights, angle: Tensor) -> Tensor:
     return (0.10 + 0.08 * ridge).clamp(min=0.0)
 
 
-def _colour(device: torch.device, red: float, green: float, blue: float) -> Tensor:
-    return torch.tensor([red, green, blue], device=device).view(3, 1, 1, 1)
+def _colour(channels: Tensor) -> Tensor:
+    """Red, green and blue for every pixel of every frame."""
+    return channels.view(3, 1, 1, 1)

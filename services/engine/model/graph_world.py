@@ -13,6 +13,7 @@ import shutil
 from torch import Tensor
 
 from services.engine.model.causal import CausalWorld
+from services.engine.model.decoder import DecodeInputs, decode
 from services.engine.model.graphs import Graphs
 from services.engine.model.pointwise import compiled
 from services.engine.model.transformer import PassInputs
@@ -31,11 +32,21 @@ class GraphWorld(CausalWorld):
     def __init__(self, weights: Weights) -> None:
         narrow = in_bfloat16(weights)
         super().__init__(narrow, compiled(narrow.dtype))
-        self._graphs = Graphs(super().predict, self._device)
+        self._passes: Graphs[Spans, PassInputs] = Graphs(
+            super().predict, self._device, repeats=True
+        )
+        self._decodings: Graphs[None, DecodeInputs] = Graphs(
+            lambda state, _, inputs: decode(narrow, state, inputs), self._device, repeats=False
+        )
 
     def predict(self, state: StateTree, spans: Spans, inputs: PassInputs) -> Tensor:
-        """One pass, see `transformer.predict`."""
-        return self._graphs.launch(state, spans, inputs)
+        """See `CausalWorld`."""
+        return self._passes.launch(state, spans, inputs)
+
+    def decode(self, state: StateTree, inputs: DecodeInputs) -> Tensor:
+        """See `CausalWorld`."""
+        read = {name: state[name] for name in ("decoder", "first_frame")}
+        return self._decodings.launch(read, None, inputs)
 
 
 def graph_world(weights: Weights) -> GraphWorld:

@@ -13,89 +13,114 @@ by one would have given.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Hashable
+from dataclasses import fields
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from services.engine.model.transformer import PassInputs
-from services.engine.model.window import Spans
 from services.engine.world import StateTree
 
 #: Two for each session (the window fills, the window is full), and some sessions.
 GRAPHS_MOST = 64
 
-Pass = Callable[[StateTree, Spans, PassInputs], Tensor]
-#: The spans, and the address of every tensor of the state.
-Place = tuple[Spans, tuple[int, ...]]
+#: A frozen dataclass of tensors, whose shapes are the same at every launch.
+Inputs = TypeVar("Inputs", bound=Any)
+#: What else the kernels depend on.
+Variant = TypeVar("Variant", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    graph: torch.cuda.CUDAGraph
-    result: Tensor
+class Graphs(Generic[Variant, Inputs]):
+    """A function of state and inputs, recorded. Used by one thread, as models are.
 
+    It works on one device and waits for nothing. `repeats`: run twice it writes the same again;
+    what does not is rehearsed on a copy of the state.
+    """
 
-class Graphs:
-    """The recorded passes of one model on one device. Used by one thread, as models are."""
-
-    def __init__(self, run: Pass, device: torch.device, most: int = GRAPHS_MOST) -> None:
+    def __init__(
+        self,
+        run: Callable[[StateTree, Variant, Inputs], Tensor],
+        device: torch.device,
+        *,
+        repeats: bool,
+        most: int = GRAPHS_MOST,
+    ) -> None:
         self._run = run
         self._device = device
+        self._repeats = repeats
         self._most = most
-        self._recorded: OrderedDict[Place, _Recorded] = OrderedDict()
-        self._ready: set[Spans] = set()
-        self._inputs: PassInputs | None = None
-        # What a pass needs in between: shared, since no two launches are under way at once and
-        # nothing of one is read after it.
+        self._graphs: OrderedDict[tuple[Variant, tuple[int, ...]], torch.cuda.CUDAGraph]
+        self._graphs = OrderedDict()
+        self._ready: set[Variant] = set()
+        # Where every graph reads and writes what is not state. Only launched one after another.
+        self._inputs: Any = None
+        self._result: Any = None
         self._pool: Any = None
 
-    def launch(self, state: StateTree, spans: Spans, inputs: PassInputs) -> Tensor:
-        """The pass on this state, queued on the current stream; its result, a tensor of its own."""
-        place = (spans, _addresses(state))
-        own = self._take(inputs)
-        recorded = self._recorded.get(place)
-        if recorded is None:
-            recorded = self._record(state, spans, own)
-            self._recorded[place] = recorded
-            while len(self._recorded) > self._most:
-                self._recorded.popitem(last=False)
-        self._recorded.move_to_end(place)
-        recorded.graph.replay()
-        return recorded.result.clone()
+    def launch(self, state: StateTree, variant: Variant, inputs: Inputs) -> Tensor:
+        """Queue it on the current stream; its result, a tensor of the caller's own."""
+        placed = self._place(inputs)
+        place = (variant, _addresses(state))
+        if place not in self._graphs:
+            self._graphs[place] = self._record(state, variant, placed)
+            if len(self._graphs) > self._most:
+                self._graphs.popitem(last=False)
+        self._graphs.move_to_end(place)
+        self._graphs[place].replay()
+        result: Tensor = self._result.clone()
+        return result
 
-    def _take(self, inputs: PassInputs) -> PassInputs:
+    def _place(self, inputs: Inputs) -> Any:
         """Copy them to where the graphs read them."""
+        given = {field.name: getattr(inputs, field.name) for field in fields(inputs)}
         if self._inputs is None:
-            copies = {field.name: getattr(inputs, field.name).clone() for field in fields(inputs)}
-            self._inputs = PassInputs(**copies)
-            self._pool = torch.cuda.graph_pool_handle()
+            copies = {name: tensor.clone() for name, tensor in given.items()}
+            self._inputs = type(inputs)(**copies)
         else:
-            for mine, theirs in zip(self._inputs.tensors(), inputs.tensors(), strict=True):
-                mine.copy_(theirs)
+            for name, tensor in given.items():
+                getattr(self._inputs, name).copy_(tensor)
         return self._inputs
 
-    def _record(self, state: StateTree, spans: Spans, inputs: PassInputs) -> _Recorded:
+    def _record(self, state: StateTree, variant: Variant, inputs: Inputs) -> torch.cuda.CUDAGraph:
+        current = torch.cuda.current_stream(self._device)
         side = torch.cuda.Stream(self._device)
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        graph = torch.cuda.CUDAGraph()
+        side.wait_stream(current)
         with torch.cuda.stream(side):
-            if spans not in self._ready:
-                # Libraries load and compile at the first call, which cannot be recorded. A pass
-                # may run twice: it writes the same again.
-                self._run(state, spans, inputs)
-                self._ready.add(spans)
-            result = torch.empty_like(inputs.latents)
-            # Other threads may use the device meanwhile: their calls are not this graph's.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                result.copy_(self._run(state, spans, inputs))
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream(self._device).wait_stream(side)
-        return _Recorded(graph, result)
+            self._rehearse(state, variant, inputs)
+            graph = self._capture(state, variant, inputs)
+        current.wait_stream(side)
+        return graph
+
+    def _rehearse(self, state: StateTree, variant: Variant, inputs: Inputs) -> None:
+        """Libraries load and compile at a first call, which cannot be recorded: make it."""
+        if variant in self._ready:
+            return
+        result = self._run(state if self._repeats else _copy(state), variant, inputs)
+        if self._result is None:
+            self._result = torch.empty_like(result)
+            self._pool = torch.cuda.graph_pool_handle()
+        self._ready.add(variant)
+
+    def _capture(self, state: StateTree, variant: Variant, inputs: Inputs) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        # One pool for all: nothing in it outlives a launch. Other threads may use the device
+        # meanwhile: what they do is not this graph's.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            self._result.copy_(self._run(state, variant, inputs))
+        finally:
+            graph.capture_end()
+        return graph
+
+
+def _copy(tree: Any) -> Any:
+    """The same tree of tensors of its own."""
+    if isinstance(tree, Tensor):
+        return tree.clone()
+    if isinstance(tree, dict):
+        return {name: _copy(child) for name, child in tree.items()}
+    return [_copy(child) for child in tree] if isinstance(tree, (list, tuple)) else tree
 
 
 def _addresses(tree: Any) -> tuple[int, ...]:

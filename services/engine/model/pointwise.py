@@ -8,7 +8,7 @@ compiled one adds in another order, so that the two give different bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
 import torch
@@ -17,48 +17,55 @@ from torch import Tensor
 
 from services.engine.model.rotary import rotate, rotate_pairs
 
-Function = TypeVar("Function", bound=Callable[..., Tensor])
+Function = TypeVar("Function", bound=Callable[..., Any])
+#: The residual stream behind an update, and what the next product reads of it.
+Advanced = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Pointwise:
-    """The functions. `hidden` is float32 (tokens, dim).
+    """The functions. `hidden`, the residual stream, is float32 (tokens, dim) and stays so.
 
-    Results have the dtype that products are made in, but for `gated`, which returns the next
-    `hidden`.
+    Whatever else they return has the dtype that products are made in. `shift`, `scale` and `gate`
+    (dim) are a block's own at one noise level.
     """
 
-    #: hidden, shift, scale: its layer norm, scaled and shifted as the noise level says.
+    #: hidden, shift, scale: its layer norm, scaled and shifted.
     modulated: Callable[[Tensor, Tensor, Tensor], Tensor]
-    #: hidden: its layer norm.
-    normed: Callable[[Tensor], Tensor]
+    #: hidden, gate, update: hidden + gate * update.
+    gated: Callable[[Tensor, Tensor, Tensor], Tensor]
+    #: The same, and its layer norm.
+    gated_normed: Callable[[Tensor, Tensor, Tensor], Advanced]
+    #: hidden, update: their sum, and its layer norm.
+    added_normed: Callable[[Tensor, Tensor], Advanced]
+    #: hidden, update, shift, scale: their sum, and its layer norm, scaled and shifted.
+    added_modulated: Callable[[Tensor, Tensor, Tensor, Tensor], Advanced]
     #: (..., heads, channels): each channel vector at unit mean square.
     unit: Callable[[Tensor], Tensor]
     #: (..., positions, heads, channels) and their turns: at unit mean square, then rotated.
     turned: Callable[[Tensor, Tensor], Tensor]
-    #: hidden, gate, update: hidden + gate * update.
-    gated: Callable[[Tensor, Tensor, Tensor], Tensor]
+    #: The same, written into the first argument.
+    write_turned: Callable[[Tensor, Tensor, Tensor], None]
     #: Attention over a handful of positions, (batch, positions, heads, channels) each.
     attend_frames: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def plain(dtype: torch.dtype) -> Pointwise:
     """Each as torch's own kernels; products are made in `dtype`."""
-    return Pointwise(
-        modulated=lambda hidden, shift, scale: _modulated(hidden, shift, scale).to(dtype),
-        normed=lambda hidden: _normed(hidden).to(dtype),
-        unit=_unit,
-        turned=lambda values, turns: rotate(_unit32(values), turns).to(values.dtype),
-        gated=_gated,
-        attend_frames=attend,
-    )
+
+    def turned(values: Tensor, turns: Tensor) -> Tensor:
+        return rotate(_unit32(values), turns).to(values.dtype)
+
+    return _functions(dtype, turned, attend)
 
 
 def compiled(dtype: torch.dtype, backend: str = "inductor") -> Pointwise:
     """Each as one kernel, compiled at its first call with each shape."""
-
     # How a sum is split must not follow from what was fastest when it was tried out.
     options: Any = {"deterministic": True} if backend == "inductor" else None
+
+    def turned(values: Tensor, turns: Tensor) -> Tensor:
+        return rotate_pairs(_unit32(values), turns).to(values.dtype)
 
     def one(function: Function) -> Function:
         # What cannot be one graph is an error, not a slow path that nobody asked for.
@@ -67,13 +74,38 @@ def compiled(dtype: torch.dtype, backend: str = "inductor") -> Pointwise:
         )
         return cast(Function, made)
 
+    each = _functions(dtype, turned, attend_frames)
+    return Pointwise(**{field.name: one(getattr(each, field.name)) for field in fields(each)})
+
+
+def _functions(
+    dtype: torch.dtype,
+    turned: Callable[[Tensor, Tensor], Tensor],
+    attend_few: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> Pointwise:
+    def normed(hidden: Tensor) -> Advanced:
+        return hidden, _normed(hidden).to(dtype)
+
+    def modulated(hidden: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+        return torch.addcmul(shift, _normed(hidden), 1 + scale).to(dtype)
+
+    def added_modulated(hidden: Tensor, update: Tensor, shift: Tensor, scale: Tensor) -> Advanced:
+        hidden = hidden + update
+        return hidden, modulated(hidden, shift, scale)
+
+    def write_turned(target: Tensor, values: Tensor, turns: Tensor) -> None:
+        target.copy_(turned(values, turns))
+
     return Pointwise(
-        modulated=one(lambda hidden, shift, scale: _modulated(hidden, shift, scale).to(dtype)),
-        normed=one(lambda hidden: _normed(hidden).to(dtype)),
-        unit=one(_unit),
-        turned=one(lambda values, turns: rotate_pairs(_unit32(values), turns).to(values.dtype)),
-        gated=one(_gated),
-        attend_frames=one(attend_frames),
+        modulated=modulated,
+        gated=_gated,
+        gated_normed=lambda hidden, gate, update: normed(_gated(hidden, gate, update)),
+        added_normed=lambda hidden, update: normed(hidden + update),
+        added_modulated=added_modulated,
+        unit=_unit,
+        turned=turned,
+        write_turned=write_turned,
+        attend_frames=attend_few,
     )
 
 
@@ -104,10 +136,6 @@ def attend_frames(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def _normed(hidden: Tensor) -> Tensor:
     return functional.layer_norm(hidden, hidden.shape[-1:])
-
-
-def _modulated(hidden: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    return torch.addcmul(shift, _normed(hidden), 1 + scale)
 
 
 def _unit32(values: Tensor) -> Tensor:

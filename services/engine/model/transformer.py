@@ -43,10 +43,6 @@ class PassInputs(BlockInputs):
     latents: Tensor
     modulation: Tensor
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """In the fields' order."""
-        return tuple(getattr(self, field.name) for field in fields(self))
-
 
 def prepare(weights: Weights, action: ActionEmbedding, frame_start: int) -> BlockInputs:
     """The inputs of the block whose first latent frame is `frame_start` of the session."""
@@ -59,10 +55,10 @@ def prepare(weights: Weights, action: ActionEmbedding, frame_start: int) -> Bloc
     )
 
 
-def pass_inputs(weights: Weights, block: BlockInputs, latents: Tensor, sigma: float) -> PassInputs:
-    """The inputs of one pass from these latents at this noise level."""
+def pass_inputs(block: BlockInputs, latents: Tensor, modulated: Tensor) -> PassInputs:
+    """The inputs of one pass from these latents at a noise level with this modulation."""
     shared = {field.name: getattr(block, field.name) for field in fields(BlockInputs)}
-    return PassInputs(**shared, latents=latents, modulation=modulation(weights, sigma))
+    return PassInputs(**shared, latents=latents, modulation=modulated)
 
 
 def predict(
@@ -111,14 +107,15 @@ def _block(
         pointwise.modulated(hidden, shift, scale),
         inputs.token_turns,
     )
-    hidden = pointwise.gated(hidden, gate, looked)
-    hidden = hidden + attend_first_frame(
-        block, config, pointwise, state["crossattn_cache"][index], pointwise.normed(hidden)
-    )
+    hidden, normed = pointwise.gated_normed(hidden, gate, looked)
+    update = attend_first_frame(block, config, pointwise, state["crossattn_cache"][index], normed)
     if block.action is not None:
-        hidden = _act(block.action, config, pointwise, state, index, spans, inputs, hidden)
-    normed = pointwise.modulated(hidden, ffn_shift, ffn_scale)
-    return pointwise.gated(hidden, ffn_gate, functional.gelu(normed @ block.ffn_in) @ block.ffn_out)
+        hidden, update = _act(
+            block.action, config, pointwise, state, index, spans, inputs, hidden, update
+        )
+    hidden, normed = pointwise.added_modulated(hidden, update, ffn_shift, ffn_scale)
+    fed = functional.gelu(normed @ block.ffn_in) @ block.ffn_out
+    return pointwise.gated(hidden, ffn_gate, fed)
 
 
 def _act(
@@ -130,24 +127,28 @@ def _act(
     spans: Spans,
     inputs: PassInputs,
     hidden: Tensor,
-) -> Tensor:
-    hidden = hidden + attend_mouse(
+    update: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Both action modules behind an update that is still to be added; so is what they return."""
+    hidden, normed = pointwise.added_normed(hidden, update)
+    update = attend_mouse(
         action,
         config,
         pointwise,
         state["kv_cache_mouse"][index],
         spans.frames,
-        pointwise.normed(hidden),
+        normed,
         inputs.mouse,
         inputs.frame_turns,
     )
-    return hidden + attend_keyboard(
+    hidden, normed = pointwise.added_normed(hidden, update)
+    return hidden, attend_keyboard(
         action,
         config,
         pointwise,
         state["kv_cache_keyboard"][index],
         spans.frames,
-        pointwise.normed(hidden),
+        normed,
         inputs.keyboard,
         inputs.frame_turns,
     )

@@ -49,6 +49,19 @@ class BlockWeights:
 
 
 @dataclass(frozen=True)
+class DecoderConstants:
+    """What no seed decides; tensors, so that decoding sends nothing to its device."""
+
+    #: How far latents alone move the camera, and what is kept of its pose: the pitch is pulled back
+    #: to the horizon, since nobody walks with the eyes at the sky.
+    wander: Tensor
+    pull: Tensor
+    #: Colours of water, sand, grass and rock, and of the sky below and above.
+    ground: Tensor
+    sky: Tensor
+
+
+@dataclass(frozen=True)
 class DecoderWeights:
     """The decoder: ego-motion, latent fields, terrain waves, colours."""
 
@@ -58,6 +71,7 @@ class DecoderWeights:
     wave_phases: Tensor
     ridges: Tensor
     palette: Tensor
+    constants: DecoderConstants
 
 
 @dataclass(frozen=True)
@@ -111,6 +125,10 @@ class _Source:
     def normal(self, *shape: int, std: float) -> Tensor:
         drawn = torch.randn(*shape, generator=self._generator, dtype=torch.float32)
         return drawn.mul_(std).to(self._device)
+
+    def constant(self, *values: float | tuple[float, ...]) -> Tensor:
+        """Draws nothing."""
+        return torch.tensor(values, device=self._device)
 
     def matrix(self, inputs: int, outputs: int, gain: float = 1.0) -> Tensor:
         """Keeps the variance of what it multiplies, times `gain` squared."""
@@ -170,4 +188,12 @@ def _decoder(config: WorldConfig, source: _Source) -> DecoderWeights:
         wave_phases=source.normal(7, std=3.0),
         ridges=source.normal(5, std=2.0),
         palette=source.matrix(config.latent_channels, 18, gain=0.25),
+        constants=DecoderConstants(
+            wander=source.constant(0.02, 0.03, 0.01, 0.004),
+            pull=source.constant(1.0, 1.0, 1.0, 0.97),
+            ground=source.constant(
+                (0.10, 0.30, 0.48), (0.80, 0.72, 0.48), (0.25, 0.50, 0.20), (0.46, 0.41, 0.38)
+            ),
+            sky=source.constant((0.93, 0.80, 0.66), (0.28, 0.50, 0.84)),
+        ),
     )

@@ -7,7 +7,7 @@ All passes of one block write the same positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,27 +63,33 @@ def claim_block(config: WorldConfig, state: StateTree, frame_start: int) -> Span
     ).tolist()
     for window, global_end, local_end in zip(windows, ends[::2], ends[1::2], strict=True):
         _check(window, global_end, local_end)
-    spans = [claim(window.cache, window.start, window.count) for window in windows]
-    return Spans(tokens=spans[0], frames=spans[-1])
+    caches = len(windows) - 2 * config.action_layers
+    spans = [
+        claim([window.cache for window in part], part[0].start, part[0].count) if part else (0, 0)
+        for part in (windows[:caches], windows[caches:])
+    ]
+    return Spans(*spans)
 
 
-def claim(cache: Cache, start: int, count: int) -> tuple[int, int]:
-    """Shift one cache for positions [start, start + count) and advance its indices.
+def claim(caches: Sequence[Cache], start: int, count: int) -> tuple[int, int]:
+    """Shift caches of one capacity for positions [start, start + count), advance their indices.
 
-    Returns the local range. The cache is one whose session is at `start`.
+    Returns the local range. The caches are those of a session at `start`.
     """
-    capacity = int(cache["k"].shape[1])
+    capacity = int(caches[0]["k"].shape[1])
     local_end = min(start, capacity)
     survivors = kept(local_end, capacity, count)
     if survivors.start > 0:
-        for name in ("k", "v"):
-            moved = cache[name][:, survivors.start : survivors.stop]
-            if survivors.start < len(survivors):
-                moved = moved.clone()  # the ranges overlap: copy out before writing
-            cache[name][:, : len(survivors)] = moved
+        leaves = [cache[name] for cache in caches for name in ("k", "v")]
+        moved = [leaf[:, survivors.start : survivors.stop] for leaf in leaves]
+        if survivors.start < len(survivors):
+            moved = [part.clone() for part in moved]  # ranges overlap: copy out before writing
         local_end = len(survivors)
-    cache["global_end_index"].fill_(start + count)
-    cache["local_end_index"].fill_(local_end + count)
+        torch._foreach_copy_([leaf[:, :local_end] for leaf in leaves], moved)
+    for name, end in (("global_end_index", start + count), ("local_end_index", local_end + count)):
+        indices = [cache[name] for cache in caches]
+        torch._foreach_zero_(indices)
+        torch._foreach_add_(indices, end)
     return local_end, local_end + count
 
 

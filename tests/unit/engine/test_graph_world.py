@@ -52,26 +52,41 @@ def arguments(name: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
         return torch.randn(*shape, generator=drawn).to(dtype)
 
     hidden, row = normal(TOKENS, MICRO.dim), normal(MICRO.dim)
+    update = normal(TOKENS, MICRO.dim, dtype=dtype)
     values = normal(1, TOKENS, MICRO.heads, MICRO.head_dim, dtype=dtype)
+    turns = phasors(normal(TOKENS, MICRO.head_dim // 2))
     frames = [normal(16, count, 4, 32, dtype=dtype) for count in (3, 6, 6)]
     return {
         "modulated": (hidden, row, row.flip(0)),
-        "normed": (hidden,),
+        "gated": (hidden, row, update),
+        "gated_normed": (hidden, row, update),
+        "added_normed": (hidden, update),
+        "added_modulated": (hidden, update, row, row.flip(0)),
         "unit": (values,),
-        "turned": (values, phasors(normal(TOKENS, MICRO.head_dim // 2))),
-        "gated": (hidden, row, normal(TOKENS, MICRO.dim, dtype=dtype)),
+        "turned": (values, turns),
+        "write_turned": (torch.zeros_like(values, dtype=torch.bfloat16), values, turns),
         "attend_frames": tuple(frames),
     }[name]
+
+
+def called(functions: Pointwise, name: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """What it returns, or what it has written."""
+    given = arguments(name, dtype)
+    result = getattr(functions, name)(*given)
+    if result is None:
+        return given[:1]
+    return result if isinstance(result, tuple) else (result,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", [field.name for field in fields(Pointwise)])
 def test_what_is_compiled_is_what_is_plain(name: str, dtype: torch.dtype) -> None:
     """As one graph, without a break; a sum in another order is all that may differ."""
-    expected = getattr(plain(dtype), name)(*arguments(name, dtype))
-    traced = getattr(compiled(dtype, backend="aot_eager"), name)(*arguments(name, dtype))
-    assert traced.dtype is expected.dtype
-    assert apart(expected, traced) < (1e-6 if expected.dtype is torch.float32 else 1e-2)
+    expected = called(plain(dtype), name, dtype)
+    traced = called(compiled(dtype, backend="aot_eager"), name, dtype)
+    for one, other in zip(expected, traced, strict=True):
+        assert other.dtype is one.dtype
+        assert apart(one, other) < (1e-6 if one.dtype is torch.float32 else 1e-2)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 6))

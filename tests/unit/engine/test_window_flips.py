@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_a_block_keeps_what_kept_says_and_overwrites_the_rest(
     for count in (min(count, capacity) for count in counts):
         before = cache["k"].flatten().tolist()
         read = kept(int(cache["local_end_index"]), capacity, count)
-        begin, end = claim(cache, start, count)
+        begin, end = claim([cache], start, count)
         assert cache["k"].flatten()[:begin].tolist() == before[read.start : read.stop]
         assert end - begin == count
         fresh = torch.arange(start + 1.0, start + count + 1).view(1, count, 1, 1)
@@ -116,10 +117,11 @@ def test_what_lies_outside_the_windows_is_never_erased(outcomes: list[Outcome]) 
 def test_a_world_that_keeps_the_other_half_is_found_out(
     session: PrivateSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other_half(cache: Cache, start: int, count: int) -> tuple[int, int]:
-        for name in "kv":
-            cache[name].copy_(cache[name].roll(count, dims=1))
-        return claim(cache, start, count)
+    def other_half(caches: Sequence[Cache], start: int, count: int) -> tuple[int, int]:
+        for cache in caches:
+            for name in "kv":
+                cache[name].copy_(cache[name].roll(count, dims=1))
+        return claim(caches, start, count)
 
     monkeypatch.setattr(window, "claim", other_half)
     chosen = [
