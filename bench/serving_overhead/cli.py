@@ -109,6 +109,8 @@ async def _measured(config: WorldConfig, quanta: int, sessions: int, turns: int)
 def _take(served: Served, side: Side) -> None:
     side.passes += served.stamps.passes_ns()
     side.gaps += served.stamps.gaps_ns()
+    side.block_gaps += served.stamps.block_gaps_ns()
+    side.spans.append(served.stamps.span_ns() / len(served.stamps.begun))
     side.gaps_cpu += served.stamps.gaps_cpu_ns()
 
 

@@ -17,11 +17,14 @@ class Stamps:
 
     begun: list[Moment] = field(default_factory=list)
     ended: list[Moment] = field(default_factory=list)
+    #: Of each pass, whether it was the first of its block.
+    opening: list[bool] = field(default_factory=list)
 
     def clear(self) -> None:
         """Forget them."""
         self.begun.clear()
         self.ended.clear()
+        self.opening.clear()
 
     def passes_ns(self) -> list[int]:
         """What each pass took on the wall."""
@@ -32,6 +35,15 @@ class Stamps:
         """From the end of each pass to the beginning of the next, on the wall."""
         pairs = zip(self.ended, self.begun[1:], strict=False)
         return [after.wall_ns - end.wall_ns for end, after in pairs]
+
+    def block_gaps_ns(self) -> list[int]:
+        """The same of those in which one block ended and another began."""
+        pairs = zip(self.gaps_ns(), self.opening[1:], strict=False)
+        return [gap_ns for gap_ns, opening in pairs if opening]
+
+    def span_ns(self) -> int:
+        """From the beginning of the first pass to the end of the last: passes and gaps."""
+        return self.ended[-1].wall_ns - self.begun[0].wall_ns
 
     def gaps_cpu_ns(self) -> list[int]:
         """What the worker's thread itself spent in each gap."""
@@ -64,7 +76,10 @@ class StampedWorld:
     def block(self, state: StateTree, action: Action, steps: int) -> Generator[None, None, Frames]:
         """See `WorldModel.block`."""
         run = self._world.block(state, action, steps)
+        opening = True
         while True:
+            self._stamps.opening.append(opening)
+            opening = False
             self._stamps.begun.append(moment())
             try:
                 next(run)
