@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.mover.slots import SlotRole
+from tests.unit.fakecuda import HostReadingLook
 from tests.unit.mover.blank_ends import SIZES, WAYS, Ends, ends
 from tests.unit.mover.cluster import layout_of, until
 from worldline.errors import DeadlineExceeded, TransferFailed, Unavailable, WorldlineError
@@ -156,3 +157,25 @@ async def test_a_look_at_what_is_frozen_that_fails_ends_the_move(
     for node in cluster.nodes.values():
         await node.until_quiet()
     assert cluster.nodes["a"].role(slot) is SlotRole.LIVE
+
+
+async def test_a_device_that_takes_its_time_is_waited_for_by_a_thread(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At what is frozen too: meanwhile the event loop serves everybody else."""
+    waited: list[bool] = []
+    found = HostReadingLook.found
+
+    def slow(look: HostReadingLook, timeout_s: float = 10.0) -> Any:
+        waited.append(threading.current_thread() is threading.main_thread())
+        return found(look, timeout_s)
+
+    monkeypatch.setattr(HostReadingLook, "is_done", False)
+    monkeypatch.setattr(HostReadingLook, "found", slow)
+    async with ends(DEVICE, monkeypatch, tmp_path) as cluster:
+        ticket, slot, reserved = await cluster.ready(LAYOUT)
+        manifest = cluster.manifest(LAYOUT)
+        outcome, _ = await cluster.push(ticket, manifest, reserved.reservation_id, slot)
+        assert cluster.equal(LAYOUT, slot, reserved.slot)
+    assert outcome.push_stats.blank_bytes > 0
+    assert waited == [False, False]  # before the freeze, and after it

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
+from services.mover.blanks import find_blanks
 from services.mover.memory.base import SlotMemory
 from services.mover.memory.cuda import CudaMemory
 from services.mover.memory.host import HostMemory
 from tests.unit.fakecuda import FakeRuntime, bytes_at, fake_cuda
 from tests.unit.mover.blank_memory import SLOT_BYTES, BlankMemorySuite
+from worldline.errors import Unavailable
 
 
 class TestHostMemory(BlankMemorySuite):
@@ -37,6 +40,22 @@ class TestDeviceMemoryOverAFakeCuda(BlankMemorySuite):
     def bytes_of(self, memory: SlotMemory, size_bytes: int) -> bytes:
         assert isinstance(memory, CudaMemory)
         return bytes(bytes_at(memory.part(0, size_bytes).address, size_bytes))
+
+
+def test_a_device_that_cannot_look_has_slots_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_cuda(monkeypatch):
+
+        def no_compiler(index: int) -> None:
+            raise Unavailable("no compiler", reason="COMPILER_UNAVAILABLE")
+
+        monkeypatch.setattr("services.mover.memory.cuda.zero_finder", no_compiler)
+        with capture_logs() as logs:
+            memory = CudaMemory("cuda:1", SLOT_BYTES)
+        assert [(each["event"], each["device"]) for each in logs] == [("slots.no_look", "cuda:1")]
+        with pytest.raises(Unavailable):
+            find_blanks(memory, SLOT_BYTES)
+        memory.prepare(SLOT_BYTES, zero=True)
+        memory.close()
 
 
 def test_a_write_that_may_still_come_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
