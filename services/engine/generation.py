@@ -23,6 +23,7 @@ from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.worker import Worker
 from services.engine.world import NO_FRAMES, quanta_of
+from worldline.numa import Binding
 from worldline.telemetry import instruments
 
 _log = structlog.get_logger(__name__)
@@ -139,13 +140,14 @@ class Generation:
         if flight is None or not session.world.mid_block:
             flight = self._begin(session, claim, claims)
         advanced, stays = partial(_advanced, session, flight), partial(self._stays, session)
+        bound = self._profiles.binding
         passing = self._worker.submit(partial(flight.fly, advanced, stays))
         # While it is computed nobody waits for what metrics take, once it has begun: the worker's
         # thread wakes when this one has nothing more to do.
         asyncio.get_running_loop().call_later(_COUNT_AFTER_S, self._count_done)
         passed = await passing
         for quantum in passed:
-            self._reckon(session, quantum)
+            self._reckon(session, quantum, bound)
         done = passed[-1]
         if done.over:
             # Nothing here may keep the state's views alive once the world ends with this block.
@@ -176,9 +178,10 @@ class Generation:
         claims, floors = self._claims(now), wave_floors(self._wave_members())
         return keeps(session.session_id, claims, now, guard=GUARD, floors=floors)
 
-    def _reckon(self, session: Session, done: Quantum) -> None:
+    def _reckon(self, session: Session, done: Quantum, bound: Binding) -> None:
         if done.error is None:
-            self._learn(session, done)
+            if self._profiles.binding is bound:
+                self._learn(session, done)
             self._uncounted.append(partial(_count_quantum, session.model.preset, done.elapsed_ms))
 
     def _begin(self, session: Session, claim: Claim, claims: list[Claim]) -> Flight:

@@ -30,6 +30,7 @@ from services.engine.signal import wait_for_change
 from services.engine.worker import Worker
 from services.engine.world import NO_FRAMES, Action, Frames, StateTree
 from worldline.contract import Contract, ServiceClass
+from worldline.numa import Binding
 from worldline.state.tree import TensorSpec, plan
 from worldline.v1 import move_pb2
 
@@ -81,8 +82,9 @@ class Stage:
         self._submit = self.worker.submit
         self.worker.submit = self._counted  # type: ignore[method-assign]
         self.sessions: dict[str, Session] = {}
+        self.profiles = Profiles()
         self.generation = Generation(
-            self.sessions, self.worker, Profiles(), lambda: self.lease, choose=choose
+            self.sessions, self.worker, self.profiles, lambda: self.lease, choose=choose
         )
 
     def add(self, name: str, horizon_ms: float) -> Session:
@@ -376,6 +378,22 @@ async def test_the_lease_must_outlast_what_no_row_knows_of_yet() -> None:
     async with stage.running():
         assert await stays(1.0)
         assert not await stays(400.0), "300 s are left of it"
+
+
+async def test_what_ran_where_the_engine_is_bound_no_more_makes_no_row() -> None:
+    stage = Stage()
+    session = stage.add("s1", 10_000.0)
+
+    def bind_elsewhere() -> None:
+        stage.profiles.bind(Binding(frozenset({77})))
+
+    async with stage.running():
+        for blocks, measured in ((1, False), (2, True), (3, False), (4, True)):
+            if blocks == 3:
+                stage.happens["s1", 2] = bind_elsewhere
+            stage.act("s1")
+            await stage.played("s1", blocks)
+            assert (stage.profiles.expected(session.shape).step_s > 0) is measured
 
 
 async def test_a_failure_in_the_midst_of_a_block_ends_its_world_alone() -> None:
