@@ -101,13 +101,14 @@ class Generation:
     def _claims(self, now: float, besides: Session | None = None) -> list[Claim]:
         """What is claimed now; `besides`: by others than that session."""
         gives = self._gives()
-        found = (
-            self._book.claim(session, self._profiles.expected(session.shape), now, gives=gives)
-            for session in self._here()
-            # In doubt it waits: where the directory does not name it, its slot may be another's.
-            if session.renewals_missed == 0 and session is not besides
-        )
+        found = (self._claim(each, now, gives) for each in self._here() if each is not besides)
         return [claim for claim in found if claim is not None]
+
+    def _claim(self, session: Session, now: float, gives: bool) -> Claim | None:
+        if session.renewals_missed > 0:
+            # In doubt it waits: where the directory does not name it, its slot may be another's.
+            return None
+        return self._book.claim(session, self._profiles.expected(session.shape), now, gives=gives)
 
     def _gives(self) -> bool:
         """Whether bulk waits that worlds with a floor go down to it for."""
@@ -171,12 +172,14 @@ class Generation:
             return False
         if session.renewals_missed or any(each.world.disowned for each in self._here()):
             return False
-        if not self._claims(now, besides=session):
+        others = self._claims(now, besides=session)
+        if not others:
             return True
-        if self._choose is not pick:
+        own = self._claim(session, now, self._gives())
+        if own is None or self._choose is not pick:
             return False
-        claims, floors = self._claims(now), wave_floors(self._wave_members())
-        return keeps(session.session_id, claims, now, guard=GUARD, floors=floors)
+        floors = wave_floors(self._wave_members())
+        return keeps(session.session_id, [*others, own], now, guard=GUARD, floors=floors)
 
     def _reckon(self, session: Session, done: Quantum, bound: Binding) -> None:
         if done.error is None:
