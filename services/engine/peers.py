@@ -123,7 +123,7 @@ class Directory:
     ) -> tuple[float, dict[str, int]]:
         """Renew; returns the lease in milliseconds and the epochs of the sessions owned here.
 
-        `running` are the worlds here, for whoever looks how far they are.
+        `running` are the worlds here, for whoever looks how far they are and how they are served.
         An answer later than `within_s` would grant nothing any more, and is not waited for.
         """
         request = placement_pb2.RenewEngineRequest(
@@ -138,7 +138,15 @@ class Directory:
             ],
             running=[
                 placement_pb2.RenewEngineRequest.RunningWorld(
-                    session_id=world.session_id, epoch=world.epoch, block_index=world.block_index
+                    session_id=world.session_id,
+                    epoch=world.epoch,
+                    block_index=world.block_index,
+                    block_counts=placement_pb2.BlockCounts(
+                        blocks=world.pace.blocks_here,
+                        degraded_blocks=world.pace.degraded_blocks,
+                        releases_skipped=world.pace.releases_skipped,
+                        missed_periods=world.pace.missed_periods,
+                    ),
                 )
                 for world in running
             ],

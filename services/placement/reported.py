@@ -6,8 +6,9 @@ For people who look: nothing is decided by it, and it may be a third of a lease 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from services.placement.block_counts import BlockCountBook
 from services.placement.records import SessionRecord
 from worldline.v1 import placement_pb2
 
@@ -21,6 +22,7 @@ class Reported:
     def __init__(self) -> None:
         self._slots: dict[str, SlotCounts] = {}
         self._blocks: dict[str, dict[tuple[str, int], int]] = {}
+        self.block_counts = BlockCountBook()
 
     def note_slots(
         self, node_id: str, slots: Iterable[placement_pb2.RenewNodeRequest.SlotUse]
@@ -29,9 +31,10 @@ class Reported:
         self._slots[node_id] = Counter((one.device, int(one.role)) for one in slots)
 
     def note_blocks(
-        self, engine_id: str, running: Iterable[placement_pb2.RenewEngineRequest.RunningWorld]
+        self, engine_id: str, running: Sequence[placement_pb2.RenewEngineRequest.RunningWorld]
     ) -> None:
         """All worlds that run at an engine."""
+        self.block_counts.note(engine_id, running)
         self._blocks[engine_id] = {(one.session_id, one.epoch): one.block_index for one in running}
 
     def slots(self, node_id: str, device: str, role: int) -> int:

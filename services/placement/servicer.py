@@ -150,6 +150,7 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                     ),
                     rows=fleet.rows(engine_id, now),
                     self_checks=fleet.self_checks(engine_id),
+                    block_counts=self._reported.block_counts.of_engine(engine_id),
                 )
                 for engine_id, engine in sorted(fleet.engines.items())
                 if engine.node_id == node_id
@@ -176,7 +177,8 @@ class PlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
 
     def _session(self, session: SessionRecord) -> placement_pb2.Session:
         block_index = self._reported.block_index(session)
-        return session_to_proto(session, self._runtime.fleet, block_index)
+        counts = self._reported.block_counts.of_session(session.session_id)
+        return session_to_proto(session, self._runtime.fleet, block_index, counts)
 
     # --- moves ---
 

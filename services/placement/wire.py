@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from services.placement.block_counts import NONE, BlockCounts
 from services.placement.device import DeviceRecord
 from services.placement.fleet import Fleet
 from services.placement.forked import forked_to_proto
@@ -288,7 +289,10 @@ def move_to_proto(entry: MoveEntry) -> move_pb2.MoveRecord:
 
 
 def session_to_proto(
-    session: SessionRecord, fleet: Fleet, block_index: int | None = None
+    session: SessionRecord,
+    fleet: Fleet,
+    block_index: int | None = None,
+    block_counts: BlockCounts | None = None,
 ) -> placement_pb2.Session:
     """The session as clients see it, with the address to dial now."""
     suspended = session.state is SessionState.SUSPENDED
@@ -308,6 +312,7 @@ def session_to_proto(
         parked=park_pb2.ParkKind.Name(0 if parked is None else parked.kind),
         block_index=block_index,
         forked_from=forked_to_proto(session.forked_from),
+        block_counts=None if block_counts is None else block_counts.to_proto(),
     )
 
 
@@ -327,6 +332,7 @@ def engine_to_proto(
     sessions: int,
     rows: Iterable[ProfileRow] = (),
     self_checks: Mapping[str, str] | None = None,
+    block_counts: BlockCounts = NONE,
 ) -> placement_pb2.Engine:
     """The engine as clients see it."""
     checks = sorted((self_checks or {}).items())
@@ -342,6 +348,7 @@ def engine_to_proto(
         numa_node=engine.numa_node,
         rows=[row_to_proto(row) for row in rows],
         self_checks=[engine_pb2.SelfCheck(preset=name, differs=said) for name, said in checks],
+        block_counts=block_counts.to_proto(),
     )
 
 

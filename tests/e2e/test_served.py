@@ -12,7 +12,7 @@ from tests.oracles import bounded, script, until
 from worldline.admissibility.profile_row import ProfileRow
 from worldline.cli.cluster import LocalCluster
 from worldline.contract import Contract, ServiceClass
-from worldline.sdk import Client
+from worldline.sdk import BlockCounts, Client
 from worldline.sdk.block import Block
 from worldline.sdk.session import Session
 from worldline.verdict import RejectReason
@@ -42,6 +42,27 @@ async def measured(client: Client, node_id: str) -> ProfileRow:
     return rows[0]
 
 
+async def counted(client: Client, session_id: str, blocks: list[Block]) -> list[str]:
+    """Nothing once placement has heard of these, which are the session's last stay: of those before
+    it may have missed the latest.
+    """
+    (info,) = [one for one in await client.sessions() if one.session_id == session_id]
+    (node,) = [one for one in await client.nodes() if one.node_id == info.node_id]
+    (engine,) = node.engines
+    least = BlockCounts(
+        blocks=len(blocks),
+        degraded_blocks=sum(block.degraded for block in blocks),
+        releases_skipped=sum(block.releases_skipped for block in blocks),
+        missed_periods=sum(block.late_ms > 0 for block in blocks),
+    )
+    return [
+        f"of {name} placement has heard of {heard}, not yet of {least}"
+        for heard in (info.block_counts or BlockCounts(), engine.block_counts)
+        for name in ("blocks", "degraded_blocks", "releases_skipped", "missed_periods")
+        if getattr(heard, name) < getattr(least, name)
+    ]
+
+
 async def played(session: Session, start: int, count: int) -> list[Block]:
     blocks = session.play(script(count, start), digests=True)
     return [block async for block in blocks]
@@ -64,6 +85,7 @@ async def test_a_floor_a_move_and_a_replay_beside_bulk(
         (await session.move("node-2")).raise_unless_committed()
         blocks += await played(session, BEFORE, AFTER)
         filled = await filling
+        await until(lambda: counted(client, session.session_id, blocks[BEFORE:]))
     assert [block.index for block in blocks] == list(range(BEFORE + AFTER))
     assert [block.index for block in filled] == list(range(BULK_BLOCKS))
     assert {block.steps for block in filled} == {3}

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from worldline.admissibility.profile_row import QuantumSpread
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
-from worldline.cli.output import console, human_bytes, move_jsonable, print_json, print_table
-from worldline.sdk import Engine, MoveRecord, Node, SessionInfo
+from worldline.cli.output import (
+    COUNTED,
+    console,
+    counts_told,
+    human_bytes,
+    move_jsonable,
+    print_json,
+    print_table,
+)
+from worldline.sdk import BlockCounts, Engine, MoveRecord, Node, SessionInfo
 
 _RECENT_MOVES = 5
 
@@ -153,6 +161,7 @@ def _name(device: str, uuid: str) -> str:
 
 def _print_sessions(found: tuple[SessionInfo, ...]) -> None:
     branched = any(session.forked_from is not None for session in found)
+    missing = any(_missed(session.block_counts) for session in found)
     rows = (
         (
             session.session_id,
@@ -166,13 +175,23 @@ def _print_sessions(found: tuple[SessionInfo, ...]) -> None:
             session.contract.service_class.name,
             session.contract.determinism_tier.name.partition("_")[0],
             human_bytes(session.state_bytes),
+            *(counts_told(session.block_counts) if missing else ()),
             *((_origin(session),) if branched else ()),
         )
         for session in found
     )
+    kept = COUNTED if missing else ()
     origin = ("BRANCH OF",) if branched else ()
     columns = ["SESSION", "STATE", "NODE", "EPOCH", "PRESET", "SEED", "CLASS", "TIER", "BYTES"]
-    print_table((*columns, *origin), rows, "no sessions", drop=("CLASS", "SEED", "BYTES", "PRESET"))
+    drop = ("CLASS", "SEED", "BYTES", "PRESET")
+    print_table((*columns, *kept, *origin), rows, "no sessions", drop=drop)
+
+
+def _missed(counts: BlockCounts | None) -> bool:
+    """Whether anything was not as the best of its contract."""
+    return counts is not None and any(
+        (counts.degraded_blocks, counts.releases_skipped, counts.missed_periods)
+    )
 
 
 def _origin(session: SessionInfo) -> str:

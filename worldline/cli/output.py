@@ -27,6 +27,7 @@ from worldline.errors import (
     WorldlineError,
 )
 from worldline.sdk.move_record import MoveRecord
+from worldline.sdk.records import BlockCounts
 from worldline.sdk.rejected import Rejected
 from worldline.verdict import RejectReason
 
@@ -131,6 +132,17 @@ def print_json_line(value: Any) -> None:
     """One document on one line, at once: for streams."""
     sys.stdout.write(json.dumps(jsonable(value)) + "\n")
     sys.stdout.flush()
+
+
+#: How blocks kept to their contracts, as `counts_told` says it.
+COUNTED = ("DEGRADED", "SKIPPED", "LATE")
+
+
+def counts_told(counts: BlockCounts | None) -> tuple[str, str, str]:
+    """Degraded blocks, skipped releases, late blocks; dashes where nobody has told of them."""
+    if counts is None:
+        return "-", "-", "-"
+    return str(counts.degraded_blocks), str(counts.releases_skipped), str(counts.missed_periods)
 
 
 def print_table(

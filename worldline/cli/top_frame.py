@@ -10,24 +10,25 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from worldline.cli.fitting import Column, fitted
-from worldline.cli.output import human_bytes
+from worldline.cli.output import COUNTED, counts_told, human_bytes
 from worldline.cli.quantities import human_ms
 from worldline.cli.top_snapshot import Snapshot
-from worldline.sdk import MoveRecord, Node, SessionInfo
+from worldline.sdk import BlockCounts, MoveRecord, Node, SessionInfo
 
 #: Rows that each part gets before any gets more.
 _ROWS_MIN = 3
 #: Lines of a part beside its rows: its columns' titles, a line that says what is left out, a gap.
 _AROUND = 3
 
+_KEPT = tuple(Column(title, right=True) for title in COUNTED)
 _NODES = (
     Column("NODE"), Column("STATE"), Column("DEVICE"), Column("FREE", right=True),
     Column("LIVE", right=True), Column("SHADOW", right=True), Column("QUARANTINED", right=True),
-    Column("SLOT", right=True), Column("ENGINES"),
+    *_KEPT, Column("SLOT", right=True), Column("ENGINES"),
 )  # fmt: skip
 _SESSIONS = (
     Column("SESSION"), Column("OWNER"), Column("STATE"), Column("PRESET"),
-    Column("BLOCK", right=True), Column("EPOCH", right=True), Column("BYTES", right=True),
+    Column("BLOCK", right=True), *_KEPT, Column("EPOCH", right=True), Column("BYTES", right=True),
 )  # fmt: skip
 _MOVES = (
     Column("MOVE"), Column("SESSION"), Column("FROM"), Column("TO"), Column("STEP"),
@@ -42,8 +43,8 @@ _REJECTS = (
 #: What goes first where a line is too short (docs/watch.md says so too).
 DROP = {
     "moves": ("MOVE", "FROM", "TO", "%", "FOR", "RATE"),
-    "nodes": ("SLOT", "ENGINES", "QUARANTINED"),
-    "sessions": ("BYTES", "EPOCH", "PRESET"),
+    "nodes": ("SLOT", "ENGINES", "QUARANTINED", "LATE", "SKIPPED", "DEGRADED"),
+    "sessions": ("BYTES", "EPOCH", "PRESET", "LATE", "SKIPPED", "DEGRADED"),
     "rejects": ("NUMBERS", "AGO", "AGAIN IN"),
 }
 _NO_TIME = "-"
@@ -147,11 +148,12 @@ def _node_rows(node: Node) -> list[tuple[str, ...]]:
     state = ("alive" if node.alive else "silent") + (f", {node.drain}" if node.drain else "")
     rows: list[tuple[str, ...]] = []
     for device in node.devices:
-        engines = ", ".join(
-            f"{one.engine_id}{'' if one.alive else ' silent'}"
+        here = [
+            one
             for one in node.engines
             if (one.device_uuid or one.device) == (device.uuid or device.name)
-        )
+        ]
+        engines = ", ".join(f"{one.engine_id}{'' if one.alive else ' silent'}" for one in here)
         rows.append(
             (
                 node.node_id,
@@ -161,11 +163,13 @@ def _node_rows(node: Node) -> list[tuple[str, ...]]:
                 str(device.slots_live),
                 str(device.slots_shadow),
                 str(device.slots_quarantined),
+                *counts_told(sum((one.block_counts for one in here), BlockCounts())),
                 human_bytes(device.slot_bytes),
                 engines or "none",
             )
         )
-    return rows or [(node.node_id, state, "none", "0/0", "0", "0", "0", "-", "none")]
+    nothing = ("0", "0", "0", *counts_told(None))
+    return rows or [(node.node_id, state, "none", "0/0", *nothing, "-", "none")]
 
 
 def _session_row(session: SessionInfo) -> tuple[str, ...]:
@@ -175,6 +179,7 @@ def _session_row(session: SessionInfo) -> tuple[str, ...]:
         session.state,
         session.world.preset,
         "-" if session.block_index is None else str(session.block_index),
+        *counts_told(session.block_counts),
         str(session.epoch),
         human_bytes(session.state_bytes),
     )

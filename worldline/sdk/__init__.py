@@ -12,6 +12,7 @@ from worldline.sdk.fan_out import FanOut
 from worldline.sdk.inspecting import Inspected
 from worldline.sdk.move_record import Failure, MoveRecord, Progress, PushStats
 from worldline.sdk.records import (
+    BlockCounts,
     Engine,
     ForkedFrom,
     Node,
@@ -31,6 +32,7 @@ from worldline.sdk.suspension import SuspensionRecord
 __all__ = [
     "Action",
     "Block",
+    "BlockCounts",
     "Client",
     "DrainRecord",
     "Engine",

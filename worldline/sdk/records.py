@@ -31,6 +31,28 @@ class SlotName:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """How blocks kept to their contracts, as engines told placement since that started.
+
+    `degraded_blocks` had fewer denoising steps than full quality, `missed_periods` were done after
+    their deadline; `releases_skipped` are points of a period that passed without a block.
+    """
+
+    blocks: int = 0
+    degraded_blocks: int = 0
+    releases_skipped: int = 0
+    missed_periods: int = 0
+
+    def __add__(self, other: BlockCounts) -> BlockCounts:
+        return BlockCounts(
+            self.blocks + other.blocks,
+            self.degraded_blocks + other.degraded_blocks,
+            self.releases_skipped + other.releases_skipped,
+            self.missed_periods + other.missed_periods,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     """One engine process as the directory knows it.
 
@@ -51,6 +73,8 @@ class Engine:
     facts: Mapping[str, str] = field(hash=False)
     rows: tuple[ProfileRow, ...] = ()
     self_checks: Mapping[str, str] = field(default_factory=dict, hash=False)
+    #: Of all sessions that it had.
+    block_counts: BlockCounts = BlockCounts()
 
     @property
     def differing(self) -> tuple[str, ...]:
@@ -147,6 +171,8 @@ class SessionInfo:
     block_index: int | None = None
     #: None where it was opened.
     forked_from: ForkedFrom | None = None
+    #: Over all engines that had it; None where none has told of it yet.
+    block_counts: BlockCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +283,16 @@ def _engine_from_proto(message: placement_pb2.Engine) -> Engine:
         facts=dict(sorted(message.fingerprint.facts.items())),
         rows=tuple(row_from_proto(row) for row in message.rows),
         self_checks={one.preset: one.differs for one in message.self_checks},
+        block_counts=_counts_from_proto(message.block_counts),
+    )
+
+
+def _counts_from_proto(message: placement_pb2.BlockCounts) -> BlockCounts:
+    return BlockCounts(
+        blocks=message.blocks,
+        degraded_blocks=message.degraded_blocks,
+        releases_skipped=message.releases_skipped,
+        missed_periods=message.missed_periods,
     )
 
 
@@ -281,6 +317,9 @@ def session_from_proto(message: placement_pb2.Session) -> SessionInfo:
         block_index=message.block_index if message.HasField("block_index") else None,
         forked_from=(
             _forked_from_proto(message.forked_from) if message.HasField("forked_from") else None
+        ),
+        block_counts=(
+            _counts_from_proto(message.block_counts) if message.HasField("block_counts") else None
         ),
     )
 

@@ -348,6 +348,29 @@ def test_listings_as_tables(stage: Stage) -> None:
     assert "move-1" in invoke("status", stage=stage).stdout
 
 
+def test_sessions_say_how_their_blocks_were_served_where_any_was_not_at_its_best(
+    stage: Stage,
+) -> None:
+    (session,) = json.loads(invoke("sessions", "--json", stage=stage).stdout)
+    assert session["block_counts"] is None
+    counts = placement_pb2.BlockCounts(blocks=90)
+    stage.world.block_counts = counts
+    assert "DEGRADED" not in invoke("sessions", stage=stage).stdout
+    counts.MergeFrom(
+        placement_pb2.BlockCounts(degraded_blocks=31, releases_skipped=7, missed_periods=5)
+    )
+    text = invoke("sessions", stage=stage).stdout
+    assert re.search(r"BYTES +DEGRADED +SKIPPED +LATE", text)
+    assert re.search(r"session-1 .* 31 +7 +5", text)
+    (session,) = json.loads(invoke("sessions", "--json", stage=stage).stdout)
+    assert session["block_counts"] == {
+        "blocks": 90,
+        "degraded_blocks": 31,
+        "releases_skipped": 7,
+        "missed_periods": 5,
+    }
+
+
 def test_a_waterfall(stage: Stage) -> None:
     result = invoke("trace", "move-1", stage=stage)
     assert result.exit_code == 0

@@ -35,12 +35,22 @@ ADDRESS = "127.0.0.1:7400"
 ROOT = Path(__file__).parents[3]
 
 
+COUNTS = placement_pb2.BlockCounts(
+    blocks=900, degraded_blocks=31, releases_skipped=7, missed_periods=5
+)
+
+
 def node(name: str, **facts: Any) -> Any:
     message = placement_pb2.Node(
         node_id=name,
         alive=facts.pop("alive", True),
         drain=facts.pop("drain", ""),
-        engines=[placement_pb2.Engine(engine_id=f"{name}-cpu", device="cpu", alive=True)],
+        engines=[
+            placement_pb2.Engine(
+                engine_id=f"{name}-{which}", device="cpu", alive=True, block_counts=COUNTS
+            )
+            for which in facts.pop("engines", ("cpu",))
+        ],
         devices=[
             placement_pb2.Device(
                 name="cpu",
@@ -73,6 +83,7 @@ def session(number: int = 0, state: str = "live") -> Any:
             state=state,
             state_bytes=1_430_000,
             block_index=1234,
+            block_counts=COUNTS,
         )
     )
 
@@ -162,10 +173,21 @@ def test_a_move_that_waits_says_for_how_long_and_no_rate() -> None:
 def test_everything_of_nodes_sessions_and_rejects_is_there() -> None:
     text = "\n".join(shown(FULL))
     assert "1 of 2 nodes alive; 8 sessions (8 live); 1 moves under way" in text
-    assert re.search(r"node-1 +alive +cpu +1/4 +2 +1 +3 +64.00 MB node-1-cpu", text)
+    assert re.search(r"node-1 +alive +cpu +1/4 +2 +1 +3 +31 +7 +5 +64.00 MB node-1-cpu", text)
     assert re.search(r"node-2 +silent, draining", text)
-    assert re.search(rf"{SESSION[:-2]}07 node-1-cpu live +tiny +1234 +3 1.43 MB", text)
+    assert re.search(rf"{SESSION[:-2]}07 node-1-cpu live +tiny +1234 +31 +7 +5 +3 1.43 MB", text)
     assert re.search(r"DEVICE_OVERCOMMITTED +270 ms horizon_ms 400, l_star_ms 900", text)
+
+
+def test_a_node_counts_the_blocks_of_all_its_engines() -> None:
+    text = "\n".join(shown(replace(FULL, nodes=(node("node-1", engines=("a", "b")),))))
+    assert re.search(r"node-1 +alive .* +62 +14 +10 +64.00 MB node-1-a, node-1-b", text)
+
+
+def test_a_session_that_nobody_has_told_of_has_no_counts() -> None:
+    untold = replace(session(), block_counts=None)
+    text = "\n".join(shown(replace(FULL, sessions=(untold,))))
+    assert re.search(r"live +tiny +1234 +- +- +- +3 1.43 MB", text)
 
 
 def test_the_page_says_what_goes_first() -> None:

@@ -49,6 +49,7 @@ class FakeWorld:
     #: What goes wrong at a block: each fault happens once.
     faults: dict[int, str] = field(default_factory=dict)
     joins: list[tuple[int, int]] = field(default_factory=list)
+    block_counts: placement_pb2.BlockCounts | None = None
 
     def generate(self, action: engine_pb2.Action) -> engine_pb2.Block:
         index = action.block_index
@@ -195,6 +196,7 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
             ),
             world=engine_pb2.WorldSpec(preset="tiny", seed=3),
             state=world.state,
+            block_counts=world.block_counts,
         )
 
     async def SuspendSession(self, request: Any, context: Any) -> Any:
