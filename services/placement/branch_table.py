@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from services.placement.directory import transaction
@@ -53,8 +53,10 @@ def insert_branches(
         if not stands:
             return None
         highest = db.execute(
+            # A row of an earlier version has no word of it: its number is taken.
             "SELECT MAX(json_extract(forked_from, '$.branch')) FROM sessions"
-            " WHERE json_extract(forked_from, '$.session_id') = ?",
+            " WHERE json_extract(forked_from, '$.session_id') = ?"
+            " AND NOT COALESCE(json_extract(forked_from, '$.number_returned'), 0)",
             (parent.session_id,),
         ).fetchone()[0]
         branches = plan(0 if highest is None else highest + 1)
@@ -89,6 +91,19 @@ def branches_made(
                 ),
             )
         return _named(db, names, SessionState.LIVE)
+
+
+def return_numbers(db: sqlite3.Connection, session_ids: Iterable[str]) -> None:
+    """Of branches of a fork that the engine has refused: closed, and never were."""
+    with transaction(db, durable=True):
+        for session_id in session_ids:
+            db.execute(
+                "UPDATE sessions"
+                " SET forked_from = json_set(forked_from, '$.number_returned', json('true'))"
+                " WHERE session_id = ? AND state = ?"
+                " AND json_extract(forked_from, '$.block_index') IS NULL",
+                (session_id, SessionState.CLOSED.value),
+            )
 
 
 def branches_by_keys(db: sqlite3.Connection, keys: tuple[str, ...]) -> tuple[SessionRecord, ...]:

@@ -18,7 +18,8 @@ class ForkedFrom:
     """The parent, and which of its branches this is; `block_index` None while it opens.
 
     `branch` is its number among all that were ever forked off the parent: with the parent's noise
-    at that block it decides the branch's, so that it is given out once.
+    at that block it decides the branch's, so that it is given out once. `number_returned`: the
+    engine has refused the fork, nothing was ever made under the number, and another may have it.
     """
 
     session_id: str
@@ -26,13 +27,15 @@ class ForkedFrom:
     branch: int
     same_noise: bool = False
     block_index: int | None = None
+    number_returned: bool = False
 
     def __post_init__(self) -> None:
         identifier(self.session_id, "forked_from.session_id")
         whole(self.epoch, "forked_from.epoch", at_least=1)
         whole(self.branch, "forked_from.branch", at_most=BRANCH_NUMBER_MAX)
-        if type(self.same_noise) is not bool:
-            raise InvalidInput("forked_from.same_noise is no flag", field="forked_from.same_noise")
+        for name in ("same_noise", "number_returned"):
+            if type(getattr(self, name)) is not bool:
+                raise InvalidInput(f"forked_from.{name} is no flag", field=f"forked_from.{name}")
         if self.block_index is not None:
             whole(self.block_index, "forked_from.block_index")
 

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from dataclasses import replace
 
+import grpc
 import structlog
 
 from services.placement import branch_table
@@ -29,8 +30,16 @@ from services.placement.room import RoomWish
 from services.placement.runtime import Runtime
 from services.placement.wire import slot_from_proto
 from worldline.contract import contract_to_proto
-from worldline.errors import CapacityExhausted, Conflict, InvalidInput, WorldlineError
+from worldline.errors import (
+    CapacityExhausted,
+    Conflict,
+    InvalidInput,
+    InvariantBroken,
+    Unavailable,
+    WorldlineError,
+)
 from worldline.rpc.channel import call
+from worldline.rpc.status import is_ours
 from worldline.state.codec import layout_from_proto
 from worldline.telemetry import note_verdict, span
 from worldline.v1 import engine_pb2
@@ -121,10 +130,15 @@ class Forks:
             branches = await self._record(parent, wish)
         try:
             return await self._make(parent, wish, branches)
-        except CapacityExhausted as error:
+        except _Refused as no:
             await self._abandon(branches)
-            return no_room(party.node_id, error, RejectReason.DEVICE_FULL)
+            names = [one.session_id for one in branches]
+            await self._runtime.directory.do(branch_table.return_numbers, names)
+            if isinstance(no.error, CapacityExhausted):
+                return no_room(party.node_id, no.error, RejectReason.DEVICE_FULL)
+            raise no.error from None
         except WorldlineError:
+            # Whatever was made under their numbers, none is given out again.
             await self._abandon(branches)
             raise
 
@@ -171,9 +185,7 @@ class Forks:
         for one in branches:
             number = 0 if one.forked_from is None else one.forked_from.branch
             request.branches.add(session_id=one.session_id, epoch=one.epoch, number=number)
-        answer: engine_pb2.ForkWorldResponse = await call(
-            self._peers.engine(parent.owner).ForkWorld, request, timeout_s=self._deadlines.fork_s
-        )
+        answer = await self._ask_engine(parent, request)
         live = await self._runtime.directory.do(
             branch_table.branches_made, _made(branches, answer), answer.block_index
         )
@@ -181,9 +193,39 @@ class Forks:
             raise Conflict(f"branches of session {parent.session_id} were closed while they opened")
         return live
 
+    async def _ask_engine(
+        self, parent: SessionRecord, request: engine_pb2.ForkWorldRequest
+    ) -> engine_pb2.ForkWorldResponse:
+        fork = self._peers.engine(parent.owner).ForkWorld
+        try:
+            answer: engine_pb2.ForkWorldResponse = await call(
+                fork, request, timeout_s=self._deadlines.fork_s
+            )
+        except WorldlineError as error:
+            if _says_no(error):
+                raise _Refused(error) from error
+            raise
+        return answer
+
     async def _abandon(self, branches: Branches) -> None:
         """Undo a fork whose effect at the engine is unknown."""
         await asyncio.gather(*(self._sessions.abandon(one) for one in branches))
+
+
+class _Refused(Exception):
+    """The engine has made nothing, and says why."""
+
+    def __init__(self, error: WorldlineError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _says_no(error: WorldlineError) -> bool:
+    """Whether the engine itself has answered, and knows that it has made nothing."""
+    if isinstance(error, Unavailable | InvariantBroken):
+        return False
+    cause = error.__cause__
+    return isinstance(cause, grpc.aio.AioRpcError) and is_ours(cause)
 
 
 def _names(wish: ForkWish) -> list[str]:

@@ -176,6 +176,7 @@ forked_froms = st.builds(
     st.integers(0, BRANCH_NUMBER_MAX),
     st.booleans(),
     st.none() | st.integers(0, 2**63 - 1),
+    st.booleans(),
 )
 
 
@@ -222,6 +223,36 @@ def test_numbers_go_on_whatever_became_of_the_branches(db: sqlite3.Connection) -
     assert session_table.get_session(db, "b1") == replace(
         planned(wish(2))[1], state=SessionState.CLOSED
     )
+
+
+def test_the_numbers_of_a_refused_fork_are_given_out_again(db: sqlite3.Connection) -> None:
+    opening = (SessionState.OPENING,)
+    assert numbers(inserted(db, wish(2))) == [0, 1]
+    # Not before they are closed, and not of one that lives.
+    branch_table.return_numbers(db, ["b0"])
+    assert numbers(inserted(db, wish(1), "c")) == [2]
+    for name in ("b0", "b1"):
+        session_table.set_state(db, name, opening, SessionState.CLOSED)
+    branch_table.return_numbers(db, ["b0", "b1"])
+    assert numbers(inserted(db, wish(1), "d")) == [3], "one above was taken meanwhile"
+    for name in ("c0", "d0"):
+        session_table.set_state(db, name, opening, SessionState.CLOSED)
+    branch_table.return_numbers(db, ["c0", "d0"])
+    assert numbers(inserted(db, wish(2), "e")) == [0, 1]
+    assert branch_table.branches_made(db, (made("e0", 1), made("e1", 2)), 41) is not None
+    for name in ("e0", "e1"):
+        session_table.set_state(db, name, (SessionState.LIVE,), SessionState.CLOSED)
+    branch_table.return_numbers(db, ["e0", "e1"])
+    assert numbers(inserted(db, wish(1), "f")) == [2], "these have lived"
+
+
+def test_a_branch_of_an_earlier_version_has_its_number(db: sqlite3.Connection) -> None:
+    inserted(db, wish(2))
+    db.execute("UPDATE sessions SET forked_from = json_remove(forked_from, '$.number_returned')")
+    branch = session_table.get_session(db, "b1")
+    assert branch is not None
+    assert branch.forked_from == ForkedFrom("s", 3, 1)
+    assert numbers(inserted(db, wish(1), "c")) == [2]
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
+from services.placement.forking import _says_no
 from tests.unit.placement.cluster import Cluster, running_cluster
 from tests.unit.placement.makers import contract
 from worldline.contract import contract_to_proto
 from worldline.errors import (
     CapacityExhausted,
     Conflict,
+    DeadlineExceeded,
     InvalidInput,
+    InvariantBroken,
     NotFound,
     Unavailable,
     WorldlineError,
@@ -155,6 +160,48 @@ async def test_what_the_engine_says_is_said_and_nothing_is_left(
         await fork(cluster, parent)
     assert (caught.value.reason, caught.value.field) == (error.reason, error.field)
     await alone(cluster, parent)
+
+
+@pytest.mark.parametrize(
+    ("error", "first"),
+    [
+        (CapacityExhausted("no slot"), 0),
+        (Conflict("frozen", reason="WORLD_FROZEN"), 0),
+        (DeadlineExceeded("no boundary"), 0),
+        # Whether it has made them nobody knows.
+        (Unavailable("the engine is gone"), 2),
+        (InvariantBroken("a bug"), 2),
+    ],
+    ids=lambda value: getattr(value, "reason", ""),
+)
+async def test_a_refused_fork_takes_no_numbers(
+    cluster: Cluster, error: WorldlineError, first: int
+) -> None:
+    parent = await cluster.session()
+    cluster.faults.fail("e1.ForkWorld", error)
+    with contextlib.suppress(WorldlineError):
+        await fork(cluster, parent, 2)
+    await fork(cluster, parent, 2)
+    (made,) = cluster.engines["e1"].forks
+    assert [one.number for one in made.branches] == [first, first + 1]
+
+
+async def test_a_fork_that_nobody_answered_keeps_its_numbers(cluster: Cluster) -> None:
+    """What gRPC itself says of a call says nothing of what it did."""
+    parent = await cluster.session()
+    cluster.faults.lose_reply("e1.ForkWorld", Unavailable("the reply is lost"))
+    with pytest.raises(Unavailable):
+        await fork(cluster, parent, 2)
+    await fork(cluster, parent, 1)
+    assert [[one.number for one in each.branches] for each in cluster.engines["e1"].forks] == [
+        [0, 1],
+        [2],
+    ]
+    unanswered = CapacityExhausted("message larger than max")
+    unanswered.__cause__ = grpc.aio.AioRpcError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata(), grpc.aio.Metadata()
+    )
+    assert not _says_no(unanswered)
 
 
 async def test_a_fork_whose_reply_is_lost_is_undone(cluster: Cluster) -> None:
