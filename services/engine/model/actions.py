@@ -32,9 +32,7 @@ def embed_action(weights: Weights, action: Action) -> ActionEmbedding:
     motion = torch.tensor([[dx, dy, abs(dx), abs(dy)]], dtype=torch.float32, device=device)
     mouse = motion @ weights.mouse_in
     dtype = weights.dtype
-    return ActionEmbedding(
-        keyboard.to(dtype).expand(frames, -1), mouse.to(dtype).expand(frames, -1)
-    )
+    return ActionEmbedding(keyboard.to(dtype).repeat(frames, 1), mouse.to(dtype).repeat(frames, 1))
 
 
 def attend_mouse(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import cast
 
 import torch
@@ -16,7 +17,6 @@ from services.engine.model.noise import SessionNoise, seed_noise, split_noise
 from services.engine.model.pointwise import Pointwise, plain
 from services.engine.model.state import CACHE_KEYS, state_spec
 from services.engine.model.transformer import (
-    BlockInputs,
     PassInputs,
     modulation,
     pass_inputs,
@@ -101,32 +101,30 @@ class CausalWorld:
             self._fill_first_frame(state)
             inputs = prepare(self.weights, embed_action(self.weights, action), frame_start)
             shape = (config.frames_per_block * config.tokens_per_frame, config.latent_channels)
+            run = self.passes(state, spans)
             latents = noise.normal(shape)
         for index, sigma in enumerate(sigmas):
             with torch.no_grad():
-                if index > 0:
-                    latents = (1.0 - sigma) * latents + sigma * noise.normal(shape)
-                latents = self._denoise(state, spans, inputs, latents, sigma)
+                latents = run(pass_inputs(inputs, latents, self._modulations[sigma]))
+                for next_sigma in sigmas[index + 1 : index + 2]:
+                    # Drawn here, on the CPU, while a device is busy with the pass.
+                    fresh = noise.normal(shape)
+                    latents = (1.0 - next_sigma) * latents + next_sigma * fresh
             # Grad mode belongs to the thread: it must not be left changed across a yield.
             yield
         with torch.no_grad():
             noise.store()
             # The context pass: the cache as later blocks see it comes from the clean latents.
-            self._denoise(state, spans, inputs, latents, CONTEXT_SIGMA)
+            run(pass_inputs(inputs, latents, self._modulations[CONTEXT_SIGMA]))
             return self._decode(state, latents, action)
 
-    def predict(self, state: StateTree, spans: Spans, inputs: PassInputs) -> Tensor:
-        """One pass, see `transformer.predict`."""
-        return predict(self.weights, self.pointwise, state, spans, inputs)
+    def passes(self, state: StateTree, spans: Spans) -> Callable[[PassInputs], Tensor]:
+        """The passes of one block, see `transformer.predict`."""
+        return partial(predict, self.weights, self.pointwise, state, spans)
 
     def decode(self, state: StateTree, inputs: DecodeInputs) -> Tensor:
         """The pixels of one block, see `decoder.decode`."""
         return decode(self.weights, state, inputs)
-
-    def _denoise(
-        self, state: StateTree, spans: Spans, inputs: BlockInputs, latents: Tensor, sigma: float
-    ) -> Tensor:
-        return self.predict(state, spans, pass_inputs(inputs, latents, self._modulations[sigma]))
 
     def _fill_first_frame(self, state: StateTree) -> None:
         if all(cache["is_init"] for cache in state["crossattn_cache"]):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from services.engine.model.causal import CausalWorld
 from services.engine.model.decoder import DecodeInputs, decode
 from services.engine.model.graphs import Graphs
 from services.engine.model.pointwise import compiled
-from services.engine.model.transformer import PassInputs
+from services.engine.model.transformer import PassInputs, predict
 from services.engine.model.weights import Weights, in_bfloat16
 from services.engine.model.window import Spans
 from services.engine.world import StateTree
@@ -33,20 +35,20 @@ class GraphWorld(CausalWorld):
         narrow = in_bfloat16(weights)
         super().__init__(narrow, compiled(narrow.dtype))
         self._passes: Graphs[Spans, PassInputs] = Graphs(
-            super().predict, self._device, repeats=True
+            partial(predict, narrow, self.pointwise), self._device, repeats=True
         )
         self._decodings: Graphs[None, DecodeInputs] = Graphs(
             lambda state, _, inputs: decode(narrow, state, inputs), self._device, repeats=False
         )
 
-    def predict(self, state: StateTree, spans: Spans, inputs: PassInputs) -> Tensor:
+    def passes(self, state: StateTree, spans: Spans) -> Callable[[PassInputs], Tensor]:
         """See `CausalWorld`."""
-        return self._passes.launch(state, spans, inputs)
+        return self._passes.at(state, spans)
 
     def decode(self, state: StateTree, inputs: DecodeInputs) -> Tensor:
         """See `CausalWorld`."""
         read = {name: state[name] for name in ("decoder", "first_frame")}
-        return self._decodings.launch(read, None, inputs)
+        return self._decodings.at(read, None)(inputs)
 
 
 def graph_world(weights: Weights) -> GraphWorld:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import fields
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -29,6 +30,8 @@ GRAPHS_MOST = 64
 Inputs = TypeVar("Inputs", bound=Any)
 #: What else the kernels depend on.
 Variant = TypeVar("Variant", bound=Hashable)
+#: A variant, and the address of every tensor of the state.
+Place = tuple[Variant, tuple[int, ...]]
 
 
 class Graphs(Generic[Variant, Inputs]):
@@ -50,18 +53,23 @@ class Graphs(Generic[Variant, Inputs]):
         self._device = device
         self._repeats = repeats
         self._most = most
-        self._graphs: OrderedDict[tuple[Variant, tuple[int, ...]], torch.cuda.CUDAGraph]
-        self._graphs = OrderedDict()
+        self._graphs: OrderedDict[Place[Variant], torch.cuda.CUDAGraph] = OrderedDict()
         self._ready: set[Variant] = set()
         # Where every graph reads and writes what is not state. Only launched one after another.
         self._inputs: Any = None
         self._result: Any = None
         self._pool: Any = None
 
-    def launch(self, state: StateTree, variant: Variant, inputs: Inputs) -> Tensor:
-        """Queue it on the current stream; its result, a tensor of the caller's own."""
+    def at(self, state: StateTree, variant: Variant) -> Callable[[Inputs], Tensor]:
+        """The function there. A call queues it on the current stream and returns its result, a
+        tensor of the caller's own. No tensor of the state may be replaced between two calls.
+        """
+        return partial(self._launch, state, variant, (variant, _addresses(state)))
+
+    def _launch(
+        self, state: StateTree, variant: Variant, place: Place[Variant], inputs: Inputs
+    ) -> Tensor:
         placed = self._place(inputs)
-        place = (variant, _addresses(state))
         if place not in self._graphs:
             self._graphs[place] = self._record(state, variant, placed)
             if len(self._graphs) > self._most:
