@@ -117,6 +117,15 @@ def test_a_state_that_comes_to_lie_elsewhere_goes_on(world: GraphWorld, expected
     assert bool((session.buffer == 0xFF).all())
 
 
+def test_nothing_is_recorded_after_the_first_block(world: GraphWorld, expected: Blocks) -> None:
+    world.warm()
+    session = Session(world)
+    assert session.play(0, 1) == expected[:1]
+    recorded = list(world._passes._graphs.values())
+    assert session.play(1, 2) == expected[1:3]
+    assert set(world._passes._graphs.values()) == set(recorded)
+
+
 def test_two_sessions_take_turns(world: GraphWorld, expected: Blocks) -> None:
     one, other = Session(world), Session(world, seed=99)
     found: Blocks = []

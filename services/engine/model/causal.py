@@ -39,6 +39,9 @@ class CausalWorld:
     Computes in the dtype of its weights; the caches are bfloat16. Holds weights only.
     """
 
+    #: Blocks after which no kernel is new.
+    warm_blocks = 1
+
     def __init__(self, weights: Weights, pointwise: Pointwise | None = None) -> None:
         self.weights = weights
         self.pointwise = pointwise or plain(weights.dtype)
@@ -64,14 +67,15 @@ class CausalWorld:
         return len(self.config.sigmas)
 
     def warm(self) -> None:
-        """Generate one block of a throwaway session."""
+        """Generate the first blocks of a throwaway session."""
         spec = self.state_spec()
         layout = plan(spec)
         buffer = torch.zeros(layout.extent_bytes, dtype=torch.uint8, device=self._device)
         state = cast(StateTree, materialize(layout, buffer))
         self.initialise(state, seed=0)
-        for _ in self.block(state, Action(0), self.denoising_steps):
-            pass
+        for index in range(self.warm_blocks):
+            for _ in self.block(state, Action(index), self.denoising_steps):
+                pass
 
     def state_spec(self) -> StateTree:
         """See `WorldModel.state_spec`."""

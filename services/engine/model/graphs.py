@@ -60,20 +60,26 @@ class Graphs(Generic[Variant, Inputs]):
         self._result: Any = None
         self._pool: Any = None
 
-    def at(self, state: StateTree, variant: Variant) -> Callable[[Inputs], Tensor]:
+    def at(
+        self, state: StateTree, variant: Variant, *, next_variant: Variant | None = None
+    ) -> Callable[[Inputs], Tensor]:
         """The function there. A call queues it on the current stream and returns its result, a
         tensor of the caller's own. No tensor of the state may be replaced between two calls.
+
+        `next_variant` will be called there later: it is recorded now, so that its first call is no
+        slower than others, unless it was never called anywhere.
         """
-        return partial(self._launch, state, variant, (variant, _addresses(state)))
+        addresses = _addresses(state)
+        if next_variant in self._ready and (next_variant, addresses) not in self._graphs:
+            self._record(state, next_variant, (next_variant, addresses), self._inputs)
+        return partial(self._launch, state, variant, (variant, addresses))
 
     def _launch(
         self, state: StateTree, variant: Variant, place: Place[Variant], inputs: Inputs
     ) -> Tensor:
         placed = self._place(inputs)
         if place not in self._graphs:
-            self._graphs[place] = self._record(state, variant, placed)
-            if len(self._graphs) > self._most:
-                self._graphs.popitem(last=False)
+            self._record(state, variant, place, placed)
         self._graphs.move_to_end(place)
         self._graphs[place].replay()
         result: Tensor = self._result.clone()
@@ -90,7 +96,9 @@ class Graphs(Generic[Variant, Inputs]):
                 getattr(self._inputs, name).copy_(tensor)
         return self._inputs
 
-    def _record(self, state: StateTree, variant: Variant, inputs: Inputs) -> torch.cuda.CUDAGraph:
+    def _record(
+        self, state: StateTree, variant: Variant, place: Place[Variant], inputs: Inputs
+    ) -> None:
         current = torch.cuda.current_stream(self._device)
         side = torch.cuda.Stream(self._device)
         side.wait_stream(current)
@@ -98,7 +106,9 @@ class Graphs(Generic[Variant, Inputs]):
             self._rehearse(state, variant, inputs)
             graph = self._capture(state, variant, inputs)
         current.wait_stream(side)
-        return graph
+        self._graphs[place] = graph
+        if len(self._graphs) > self._most:
+            self._graphs.popitem(last=False)
 
     def _rehearse(self, state: StateTree, variant: Variant, inputs: Inputs) -> None:
         """Libraries load and compile at a first call, which cannot be recorded: make it."""
