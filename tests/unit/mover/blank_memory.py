@@ -43,10 +43,13 @@ class BlankMemorySuite:
         [
             (0, ((1, 3),)),
             (15, ((1, 3),)),
+            (63, ((1, 3),)),
+            (64, ((1, 3),)),
             (GRANULE_BYTES - 1, ((1, 3),)),
             (GRANULE_BYTES, ((0, 1), (2, 2))),
             (GRANULE_BYTES + 100_003, ((0, 1), (2, 2))),
             (3 * GRANULE_BYTES, ((0, 3),)),
+            (3 * GRANULE_BYTES + 63, ((0, 3),)),
             (EXTENT_BYTES - 13, ((0, 3),)),
             (EXTENT_BYTES - 1, ((0, 3),)),
             (EXTENT_BYTES, ((0, 4),)),  # beyond the extent nobody looks
