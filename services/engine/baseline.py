@@ -14,9 +14,11 @@ import psutil
 import structlog
 import torch
 
+from services.engine.chores import Chores
 from services.engine.device import EngineDevice
+from services.engine.making import initialised
+from services.engine.parts import Parts
 from services.engine.segment_reading import read_segments
-from services.engine.worker import Worker
 from services.engine.world import StateTree, WorldModel
 from worldline.state.gf2 import Uint64s, crcs_of_zeros
 from worldline.state.layout import Layout
@@ -30,13 +32,13 @@ FREE_SHARE_MAX = 0.25
 
 
 async def initial_crcs(
-    worker: Worker, model: WorldModel, layout: Layout, seed: int, granule_bytes: int
+    chores: Chores, model: WorldModel, layout: Layout, seed: int, granule_bytes: int
 ) -> Uint64s | None:
     """CRC of every segment of a fresh session's state; None where there is no room for it."""
-    if layout.extent_bytes > FREE_SHARE_MAX * _free_bytes(worker.device.torch_device):
+    if layout.extent_bytes > FREE_SHARE_MAX * _free_bytes(chores.device.torch_device):
         return None
     try:
-        buffer = await worker.run(lambda: _made(worker.device, model, layout, seed))
+        buffer = await chores.run(_made(chores.device, model, layout, seed))
     except (RuntimeError, MemoryError) as error:  # torch's words for memory that is gone by now
         _log.warning("inspect.no_initial_state", preset=model.preset, error=str(error))
         return None
@@ -48,9 +50,11 @@ def zero_crcs(layout: Layout, granule_bytes: int) -> Uint64s:
     return crcs_of_zeros(np.diff(segments_of(layout, granule_bytes).bounds))
 
 
-def _made(device: EngineDevice, model: WorldModel, layout: Layout, seed: int) -> torch.Tensor:
+def _made(
+    device: EngineDevice, model: WorldModel, layout: Layout, seed: int
+) -> Parts[torch.Tensor]:
     buffer = torch.zeros(layout.extent_bytes, dtype=torch.uint8, device=device.torch_device)
-    model.initialise(cast(StateTree, materialize(layout, buffer)), seed)
+    yield from initialised(model, cast(StateTree, materialize(layout, buffer)), seed)
     return buffer
 
 

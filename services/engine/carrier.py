@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
+from services.engine.parts import Parts, by_parts, exhaust
 from worldline.cuda.buffer import DeviceBuffer
 from worldline.cuda.gather import Gather
 from worldline.cuda.stream import Stream
@@ -16,15 +17,26 @@ from worldline.state.tree import same_device
 from worldline.state.view import copy_bits, leaf_views
 
 
-class Carrier(Protocol):
+class Carrier(ABC):
     """Made once for a session's tensors; copies as often as wanted."""
 
-    def to_slot(self, slot: torch.Tensor) -> None:
+    @abstractmethod
+    def storing(self, slot: torch.Tensor) -> Parts[None]:
         """Copy every leaf into the slot; on a GPU queued, not waited for."""
 
-    def to_tensors(self, slot: torch.Tensor) -> None:
+    @abstractmethod
+    def loading(self, slot: torch.Tensor) -> Parts[None]:
         """Copy every leaf out of the slot; on a GPU queued, not waited for."""
 
+    def to_slot(self, slot: torch.Tensor) -> None:
+        """`storing`, at once."""
+        exhaust(self.storing(slot))
+
+    def to_tensors(self, slot: torch.Tensor) -> None:
+        """`loading`, at once."""
+        exhaust(self.loading(slot))
+
+    @abstractmethod
     def close(self) -> None:
         """Give back what it holds; the tensors are left as they are."""
 
@@ -48,42 +60,42 @@ def carrier_for(layout: Layout, tensors: Sequence[torch.Tensor], slot: torch.Ten
     return CudaCarrier(layout, tensors, slot.device.index or 0)
 
 
-class HostCarrier:
-    """Copies leaf by leaf: a host's memory is no faster for being asked all at once."""
+class HostCarrier(Carrier):
+    """Copies part by part: a host's memory is no faster for being asked all at once."""
 
     def __init__(self, layout: Layout, tensors: Sequence[torch.Tensor]) -> None:
         self._layout = layout
         self._tensors = tuple(tensors)
 
-    def to_slot(self, slot: torch.Tensor) -> None:
+    def storing(self, slot: torch.Tensor) -> Parts[None]:
         """See `Carrier`."""
-        for tensor, view in zip(self._tensors, leaf_views(self._layout, slot), strict=True):
-            copy_bits(tensor, view)
+        yield from _copied(self._tensors, leaf_views(self._layout, slot))
 
-    def to_tensors(self, slot: torch.Tensor) -> None:
+    def loading(self, slot: torch.Tensor) -> Parts[None]:
         """See `Carrier`."""
-        for tensor, view in zip(self._tensors, leaf_views(self._layout, slot), strict=True):
-            copy_bits(view, tensor)
+        yield from _copied(leaf_views(self._layout, slot), self._tensors)
 
     def close(self) -> None:
         """See `Carrier`."""
         self._tensors = ()
 
 
-class CudaCarrier:
+class CudaCarrier(Carrier):
     """Copies all leaves in one launch, on a stream of its own."""
 
     def __init__(self, layout: Layout, tensors: Sequence[torch.Tensor], device_index: int) -> None:
         self._stream = Stream(device_index)
         self._gather = Gather(layout, tensors, self._stream)
 
-    def to_slot(self, slot: torch.Tensor) -> None:
-        """See `Carrier`."""
+    def storing(self, slot: torch.Tensor) -> Parts[None]:
+        """See `Carrier`. A GPU copies gigabytes in milliseconds: one part."""
         self._gather.gather(self._buffer(slot))
+        yield from ()
 
-    def to_tensors(self, slot: torch.Tensor) -> None:
+    def loading(self, slot: torch.Tensor) -> Parts[None]:
         """See `Carrier`."""
         self._gather.scatter(self._buffer(slot))
+        yield from ()
 
     def close(self) -> None:
         """See `Carrier`."""
@@ -92,3 +104,12 @@ class CudaCarrier:
 
     def _buffer(self, slot: torch.Tensor) -> DeviceBuffer:
         return DeviceBuffer(slot.data_ptr(), slot.numel(), self._stream.device_index, slot)
+
+
+def _copied(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> Parts[None]:
+    """Every bit of tensors into others of the same shapes."""
+
+    def copy(number: int, index: tuple[slice, ...]) -> None:
+        copy_bits(sources[number][index], targets[number][index])
+
+    yield from by_parts(targets, copy)

@@ -11,13 +11,14 @@ import structlog
 
 from services.engine import events as ev
 from services.engine.attach import check_manifest
+from services.engine.chores import Chores
 from services.engine.core import Phase
 from services.engine.fork_order import ForkOrder
 from services.engine.forking import Forked, Forking
 from services.engine.generation import Generation
 from services.engine.inspecting import Inspecting
 from services.engine.lease import Lease
-from services.engine.making import check_quality, memory_for, new_world
+from services.engine.making import check_quality, made, memory_for, new_world
 from services.engine.measuring import measure
 from services.engine.memory import Memory
 from services.engine.models import Loaded, Models
@@ -30,7 +31,6 @@ from services.engine.session import Session
 from services.engine.signal import wait_for_change
 from services.engine.slotmap import SlotMap
 from services.engine.tombstones import Tombstones
-from services.engine.worker import Worker
 from services.engine.world import WorldModel
 from worldline.admissibility.profile_row import ProfileRow, RequestShape
 from worldline.contract import Contract
@@ -54,7 +54,7 @@ class Engine:
     def __init__(
         self,
         *,
-        worker: Worker,
+        chores: Chores,
         models: Models,
         slots: Slots,
         fingerprint: Fingerprint,
@@ -71,12 +71,13 @@ class Engine:
         self.lease = Lease()
         self.generation = Generation(
             self.sessions,
-            worker,
+            chores.worker,
             self.profiles,
             lambda: self.lease,
             degrade_for_bulk=degrade_for_bulk,
+            chores=chores,
         )
-        self._worker = worker
+        self._chores = chores
         self._models = models
         self._slots = slots
         #: One at a time: each keeps the worlds that play here waiting a little.
@@ -84,7 +85,7 @@ class Engine:
         self.inspecting = Inspecting(
             sessions=self.sessions,
             tombstones=self.tombstones,
-            worker=worker,
+            chores=chores,
             wake=self.generation.wake,
         )
         #: Sessions that an open, an attach or a fork is under way for.
@@ -92,7 +93,7 @@ class Engine:
         self._forking = Forking(
             sessions=self.sessions,
             models=models,
-            worker=worker,
+            chores=chores,
             slots=slots,
             coming=self._coming,
             wake=self.generation.wake,
@@ -130,7 +131,7 @@ class Engine:
         try:
             mapped = await self._slots.map(slot, session_id)
             session.memory = memory = memory_for(loaded.model, mapped, loaded.layout)
-            await self._worker.run(lambda: _initialise(loaded, memory, spec.seed))
+            await self._chores.run(made(loaded.model, memory, spec.seed))
         except BaseException:
             await self._undo_open(session)
             raise
@@ -141,8 +142,6 @@ class Engine:
     async def _undo_open(self, session: Session) -> None:
         """Also after a cancellation: the slot must not outlive a failed open."""
         del self.sessions[session.session_id]
-        # A cancelled wait does not stop the worker: let it finish before its memory goes.
-        await asyncio.shield(self._worker.run(lambda: None))
         session.unmap()
         try:
             await asyncio.shield(self._slots.release(session.slot, session.session_id))
@@ -204,7 +203,7 @@ class Engine:
         session.note_move("frozen", move_id)
         with session.hold() as memory:
             if memory.copies:
-                await self._worker.run(memory.layout)
+                await self._chores.run(memory.storing(), stands=True)
                 _check_frozen(session, move_id)
             return _manifest(session, memory, self.fingerprint, None), session.slot
 
@@ -243,7 +242,7 @@ class Engine:
         """
         loaded = await self._models.warm(shape.preset)
         async with self._measuring:
-            await measure(self._worker, loaded, shape, self.profiles)
+            await measure(self._chores, loaded, shape, self.profiles)
         return self.profiles.row(shape, time.monotonic())
 
     async def attach(
@@ -291,10 +290,8 @@ class Engine:
         memory = memory_for(model, mapped, layout)
         if memory.copies:
             try:
-                await self._worker.run(memory.load)
+                await self._chores.run(memory.loading(), stands=True)
             except BaseException:
-                # A cancelled wait does not stop the worker: let it finish before its memory goes.
-                await asyncio.shield(self._worker.run(lambda: None))
                 memory.close()
                 raise
         return memory
@@ -407,11 +404,6 @@ def _check_frozen(session: Session, move_id: str) -> None:
 def _is_staged(session: Session, move_id: str, slot: move_pb2.SlotRef) -> bool:
     world = session.world
     return world.phase is Phase.ATTACHED and world.move_id == move_id and session.slot == slot
-
-
-def _initialise(loaded: Loaded, memory: Memory, seed: int) -> None:
-    memory.begin()
-    loaded.model.initialise(memory.state, seed)
 
 
 def _manifest(

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
 from services.engine import events as ev
+from services.engine.chores import Chores
 from services.engine.core import Phase
 from services.engine.fork_order import (
     Branch,
@@ -29,12 +29,12 @@ from services.engine.fork_order import (
 from services.engine.making import check_quality, memory_for, new_world
 from services.engine.memory import Memory
 from services.engine.models import Models
+from services.engine.parts import Parts
 from services.engine.peers import Slots
 from services.engine.reading import to_the_end
 from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.slotmap import SlotMap
-from services.engine.worker import Worker
 from services.engine.world import SplitsNoise
 from worldline.errors import DeadlineExceeded, IntegrityError, InvariantBroken, WorldlineError
 from worldline.state.difference import compare
@@ -43,9 +43,6 @@ from worldline.state.manifest import Digests
 from worldline.v1 import move_pb2
 
 _log = structlog.get_logger(__name__)
-
-#: The worker copies no more than this at once: other worlds' quanta run in between.
-PIECE_BYTES = 64 << 20
 
 
 @dataclass
@@ -79,7 +76,7 @@ class Forking:
         *,
         sessions: dict[str, Session],
         models: Models,
-        worker: Worker,
+        chores: Chores,
         slots: Slots,
         coming: Callable[[str], AbstractContextManager[None]],
         wake: Signal,
@@ -87,7 +84,7 @@ class Forking:
     ) -> None:
         self._sessions = sessions
         self._models = models
-        self._worker = worker
+        self._chores = chores
         self._slots = slots
         self._coming = coming
         self._wake = wake
@@ -134,8 +131,8 @@ class Forking:
                 held_at = time.monotonic()
                 block_index = parent.world.block_index
                 check_standing(parent.world, order.epoch, block_index)
-                layout = await self._worker.run(source.layout)
-                await self._copy(parent, source, layout, seats[0])
+                layout = await self._chores.run(source.storing(), stands=True)
+                await self._copy(parent, source, layout, seats[0], stands=True)
                 expected = await to_the_end(source.digests)
                 check_standing(parent.world, order.epoch, block_index)
                 held_ms = (time.monotonic() - held_at) * 1e3
@@ -169,16 +166,22 @@ class Forking:
                     field="session_id",
                 )
 
-    async def _copy(self, parent: Session, source: Memory, layout: Layout, seat: _Seat) -> None:
+    async def _copy(
+        self,
+        parent: Session,
+        source: Memory,
+        layout: Layout,
+        seat: _Seat,
+        *,
+        stands: bool = False,
+    ) -> None:
         mapped = seat.mapped
         if mapped is None:
             raise InvariantBroken(f"branch {seat.branch.session_id} has no slot mapped")
         seat.memory = memory = memory_for(parent.model, mapped, layout)
-        for start in range(0, layout.extent_bytes, PIECE_BYTES):
-            stop = min(start + PIECE_BYTES, layout.extent_bytes)
-            await self._worker.run(partial(memory.copy, source, start, stop))
+        await self._chores.run(memory.copying(source), stands=stands)
         if memory.copies:
-            await self._worker.run(memory.load)
+            await self._chores.run(memory.loading(), stands=stands)
 
     async def _prove(self, seat: _Seat, layout: Layout, expected: Digests) -> None:
         """The branch is the parent, bit for bit, tensors and scalars (I2)."""
@@ -195,7 +198,7 @@ class Forking:
         model, memory, number = parent.model, _memory(seat), seat.branch.number
         if not isinstance(model, SplitsNoise):
             raise InvariantBroken(f"{parent.model.preset} does not split its noise")
-        failed = await self._worker.run(lambda: _try_split(model, memory, number))
+        failed = await self._chores.run(_try_split(model, memory, number))
         if failed is not None:
             raise failed
 
@@ -224,8 +227,6 @@ class Forking:
 
     async def _undo(self, seats: Iterable[_Seat]) -> None:
         """Also after a cancellation: no slot outlives a fork that failed."""
-        # A cancelled wait does not stop the worker: let it finish before its memory goes.
-        await asyncio.shield(self._worker.run(lambda: None))
         for seat in seats:
             held = seat.memory or seat.mapped
             seat.memory = seat.mapped = None
@@ -240,13 +241,13 @@ class Forking:
                 )
 
 
-def _try_split(model: SplitsNoise, memory: Memory, number: int) -> InvariantBroken | None:
+def _try_split(model: SplitsNoise, memory: Memory, number: int) -> Parts[InvariantBroken | None]:
     """In the worker's thread. What failed comes back without its frames, which may hold views."""
     try:
         memory.changing()
         model.split(memory.state, number)
         memory.check_in_place()
-        memory.layout()  # of tensors of the model's own: into the slot, as every state at rest
+        yield from memory.storing()  # as every state at rest, it is in its slot
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         return InvariantBroken(f"the model failed to split the noise of branch {number}: {text}")

@@ -10,6 +10,7 @@ from functools import partial
 import structlog
 
 from services.engine import events as ev
+from services.engine.chores import Chores
 from services.engine.claimbook import ClaimBook
 from services.engine.claims import bulk_waits, wave_member
 from services.engine.flight import Flight
@@ -18,7 +19,7 @@ from services.engine.outbox import BlockRecord
 from services.engine.profile import Profiles
 from services.engine.quality import Quality, choose_quality, full_quality, replayed_quality
 from services.engine.quantum import Quantum, advance
-from services.engine.schedule import Choice, Chooser, Claim, Guard, keeps, pick, wave_floors
+from services.engine.schedule import Choice, Chooser, Claim, Guard, Idle, keeps, pick, wave_floors
 from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.worker import Worker
@@ -48,6 +49,7 @@ class Generation:
         *,
         degrade_for_bulk: bool = False,
         choose: Chooser = pick,
+        chores: Chores | None = None,
     ) -> None:
         self._sessions = sessions
         self._worker = worker
@@ -56,6 +58,7 @@ class Generation:
         self._book = ClaimBook(GUARD)
         self._degrade_for_bulk = degrade_for_bulk
         self._choose = choose
+        self._chores = Chores(worker) if chores is None else chores
         #: What the metrics are still to be told.
         self._uncounted: list[Callable[[], None]] = []
         #: Notify after anything that may make a world runnable.
@@ -63,23 +66,36 @@ class Generation:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            token = self.wake.token()
-            now = time.monotonic()
-            self._drop_disowned(now)
-            claims = self._claims(now)
-            floors = wave_floors(self._wave_members())
-            choice = self._choose(claims, now, guard=GUARD, floors=floors)
-            until = _IDLE_S + now
-            if isinstance(choice, Choice):
-                session = self._sessions[choice.session_id]
-                if self._allowed(session, now):
-                    await self._quanta(session, choice.claim, claims)
-                    continue
-            else:
-                until = min(until, choice.until)
-            self._count_done()
-            await wait_for_change(token, max(0.0, until - now))
+        with self._chores.attended(self.wake):
+            while True:
+                token = self.wake.token()
+                now = time.monotonic()
+                self._drop_disowned(now)
+                until = await self._turn(now)
+                if until > now:
+                    self._count_done()
+                    await wait_for_change(token, until - now)
+
+    async def _turn(self, now: float) -> float:
+        """Give away what is next; returns when to ask again at the latest."""
+        claims = self._claims(now)
+        floors = wave_floors(self._wave_members())
+        choice = self._choose(claims, now, guard=GUARD, floors=floors)
+        session = self._chosen(choice)
+        if session is not None and not self._allowed(session, now):
+            # No world runs without a lease; what the engine does for itself needs none.
+            choice, session = self._choose(self._chores.claims(now), now, guard=GUARD), None
+        if not isinstance(choice, Choice):
+            return min(_IDLE_S + now, choice.until, self._chores.hard_at())
+        if session is None:
+            await self._chores.advance(choice.session_id)
+        else:
+            await self._quanta(session, choice.claim, claims)
+        return now
+
+    def _chosen(self, choice: Choice | Idle) -> Session | None:
+        """Whose world it is, where it is one's."""
+        return self._sessions.get(choice.session_id) if isinstance(choice, Choice) else None
 
     def _count_done(self) -> None:
         """Tell the metrics of what is done and not told yet."""
@@ -102,7 +118,8 @@ class Generation:
         """What is claimed now; `besides`: by others than that session."""
         gives = self._gives()
         found = (self._claim(each, now, gives) for each in self._here() if each is not besides)
-        return [claim for claim in found if claim is not None]
+        claims = [claim for claim in found if claim is not None]
+        return claims + self._chores.claims(now)
 
     def _claim(self, session: Session, now: float, gives: bool) -> Claim | None:
         if session.renewals_missed > 0:

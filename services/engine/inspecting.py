@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from services.engine.baseline import initial_crcs, zero_crcs
+from services.engine.chores import Chores
 from services.engine.core import Phase
 from services.engine.inspect_order import InspectOrder
 from services.engine.reading import to_the_end
 from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.tombstones import Tombstones
-from services.engine.worker import Worker
 from worldline.errors import Conflict, DeadlineExceeded, InvalidInput, NotFound
 from worldline.state.boundary import Baseline, Boundary
 from worldline.state.granulation import check_granule_bytes
@@ -79,12 +79,12 @@ class Inspecting:
         *,
         sessions: Mapping[str, Session],
         tombstones: Tombstones,
-        worker: Worker,
+        chores: Chores,
         wake: Signal,
     ) -> None:
         self._sessions = sessions
         self._tombstones = tombstones
-        self._worker = worker
+        self._chores = chores
         self._wake = wake
         self._inspected: set[str] = set()
 
@@ -146,7 +146,7 @@ class Inspecting:
             )
         granule_bytes = check_granule_bytes(order.granule_bytes, layout)
         seed = order.world.seed
-        initial = await initial_crcs(self._worker, model, layout, seed, granule_bytes)
+        initial = await initial_crcs(self._chores, model, layout, seed, granule_bytes)
         baseline = Baseline.ZEROS if initial is None else Baseline.INITIAL_STATE
         begun = Begun(layout, granule_bytes, session.world.epoch, baseline)
         return begun, Tracer(zero_crcs(layout, granule_bytes) if initial is None else initial)

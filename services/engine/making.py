@@ -7,9 +7,10 @@ from services.engine.memory import Memory
 from services.engine.models import Loaded
 from services.engine.ownstate import OwnState
 from services.engine.pace import pace_of
+from services.engine.parts import Parts
 from services.engine.slotmap import SlotMap
 from services.engine.slotstate import SlotState
-from services.engine.world import OwnsState, WorldModel
+from services.engine.world import InParts, OwnsState, StateTree, WorldModel
 from worldline.contract import Contract
 from worldline.errors import InvalidInput
 from worldline.state.layout import Layout
@@ -42,6 +43,21 @@ def memory_for(model: WorldModel, mapped: SlotMap, layout: Layout) -> Memory:
     if isinstance(model, OwnsState):
         return OwnState(mapped, layout, model)
     return SlotState(mapped, layout)
+
+
+def initialised(model: WorldModel, state: StateTree, seed: int) -> Parts[None]:
+    """The state of a fresh session: in parts where the model can, else in one."""
+    if isinstance(model, InParts):
+        yield from model.initialising(state, seed)
+    else:
+        model.initialise(state, seed)
+
+
+def made(model: WorldModel, memory: Memory, seed: int) -> Parts[None]:
+    """A fresh session in that memory. Raises as `Memory.begin`, and whatever the model raises."""
+    memory.begin()
+    yield
+    yield from initialised(model, memory.state, seed)
 
 
 def check_quality(contract: Contract, loaded: Loaded) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from typing import cast
+from time import perf_counter as clock
+from typing import NamedTuple, cast
 
+from services.engine.chores import Chores
 from services.engine.device import EngineDevice
+from services.engine.making import initialised
 from services.engine.models import Loaded
+from services.engine.parts import Parts
 from services.engine.privateslot import private_bytes
 from services.engine.profile import Profiles
 from services.engine.quantum import decoded, step
-from services.engine.worker import Worker
 from services.engine.world import Action, Frames, OwnsState, StateTree
 from worldline.admissibility.profile_row import RequestShape
 from worldline.state.digest import crc64
@@ -23,25 +26,46 @@ BLOCKS_UNTIMED = 1
 BLOCKS_TIMED = 2
 
 
-async def measure(worker: Worker, loaded: Loaded, shape: RequestShape, profiles: Profiles) -> None:
-    """Learn the row of that shape, quantum by quantum: between two of them the worlds that play
-    here get theirs, and wait for one quantum of another as they may for any.
+class _Timed(NamedTuple):
+    """One quantum: what it took, and whether it ended its block."""
+
+    elapsed_ms: float
+    closing: bool
+
+
+async def measure(chores: Chores, loaded: Loaded, shape: RequestShape, profiles: Profiles) -> None:
+    """Learn the row of that shape.
+
+    It is a chore of which a part is a quantum: worlds that play here go first, and what they run
+    in between is in no time that is measured. What bounds the wait is `chore.WAIT_MAX_S` a quantum.
 
     Raises:
         CapacityExhausted: the model has no tensors for one more session, or its device no memory.
     """
-    world = _Throwaway(loaded, shape, worker.device)
+    bound = profiles.binding
+    timed = await chores.run(_timed(loaded, shape, chores.device))
+    if profiles.binding != bound:
+        return  # some of them ran where this engine may run no more
+    now = time.monotonic()
+    for quantum in timed:
+        profiles.add(shape, loaded.model, quantum.elapsed_ms, closing=quantum.closing, now=now)
+
+
+def _timed(loaded: Loaded, shape: RequestShape, device: EngineDevice) -> Parts[list[_Timed]]:
+    world, timed = _Throwaway(loaded, shape, device), list[_Timed]()
     try:
-        await worker.run(world.begin)
+        yield from world.begin()
         for block_index in range(BLOCKS_UNTIMED + BLOCKS_TIMED):
             closing = False
             while not closing:
-                elapsed_ms, closing = await worker.run(world.quantum)
+                yield
+                quantum = world.quantum()
+                closing = quantum.closing
                 if block_index >= BLOCKS_UNTIMED:
-                    now = time.monotonic()
-                    profiles.add(shape, loaded.model, elapsed_ms, closing=closing, now=now)
+                    timed.append(quantum)
     finally:
-        await worker.run(world.end)
+        world.end()
+    return timed
 
 
 class _Throwaway:
@@ -57,17 +81,17 @@ class _Throwaway:
         self._block_index = 0
         self._run: Generator[None, None, Frames] | None = None
 
-    def begin(self) -> None:
+    def begin(self) -> Parts[None]:
         """A fresh state, where the model's states are."""
         if isinstance(self._model, OwnsState):
             self._state, self._lent = self._model.lend(), True
         else:
             buffer = private_bytes(self._layout.extent_bytes, self._device)
             self._state = cast(StateTree, materialize(self._layout, buffer))
-        self._model.initialise(self._state, seed=0)
+        yield from initialised(self._model, self._state, seed=0)
 
-    def quantum(self) -> tuple[float, bool]:
-        """What the next quantum took, in milliseconds, and whether it ended its block.
+    def quantum(self) -> _Timed:
+        """The next quantum.
 
         Timed from the first instruction until the device is done, and with a block's last one also
         what is sent of it: as long as nobody else can have the worker.
@@ -77,13 +101,13 @@ class _Throwaway:
         if self._run is None:
             action = Action(self._block_index)
             self._run = self._model.block(self._state, action, self._model.denoising_steps)
-        started = time.perf_counter()
+        started = clock()
         finished = step(self._run)
         self._device.settle()
         if finished is not None:
             crc64(decoded(finished, self._shape.decode_tier).pixels)
             self._run, self._block_index = None, self._block_index + 1
-        return (time.perf_counter() - started) * 1e3, finished is not None
+        return _Timed((clock() - started) * 1e3, finished is not None)
 
     def end(self) -> None:
         """Give the state back."""

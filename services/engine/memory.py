@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from services.engine.parts import Parts, exhaust, most_bytes_of, spans
 from services.engine.segment_reading import read_segments
 from services.engine.slotmap import SlotMap
 from services.engine.world import StateTree
@@ -29,7 +30,7 @@ _Place = tuple[str, Any, Any, torch.Tensor]
 class Memory(ABC):
     """A mapped slot and the state tree that the model works on. After `close` nothing is left."""
 
-    #: Whether `load` and `layout` may copy the whole state: not for the event loop.
+    #: Whether `load` and `layout` may copy the whole state: in parts, and not on the event loop.
     copies: ClassVar[bool]
 
     def __init__(self, slots: SlotMap, layout: Layout) -> None:
@@ -45,16 +46,26 @@ class Memory(ABC):
         """Make room for a fresh state, which the model then writes."""
 
     @abstractmethod
-    def load(self) -> None:
+    def loading(self) -> Parts[None]:
         """Take over the state that lies in the slot."""
 
+    def load(self) -> None:
+        """`loading`, at once."""
+        exhaust(self.loading())
+
     @abstractmethod
-    def layout(self) -> Layout:
+    def storing(self) -> Parts[Layout]:
         """The layout with the scalars as they are now; the slot then holds the state.
+
+        No block may write the state meanwhile.
 
         Raises:
             InvalidInput: the model put a tensor of its own into the tree; `leaf` names it.
         """
+
+    def layout(self) -> Layout:
+        """`storing`, at once."""
+        return exhaust(self.storing())
 
     @property
     def topology(self) -> Layout:
@@ -65,13 +76,12 @@ class Memory(ABC):
     def changing(self) -> None:
         """A block is about to write the state."""
 
-    def copy(self, source: Memory, start_bytes: int, stop_bytes: int) -> None:
-        """Copy a piece of another slot on the same device into the same place of this one.
-
-        Queued, as all work of the worker's is on a GPU. Tensors of a model's own are left alone.
-        """
-        piece = source._open_buffer()[start_bytes:stop_bytes]
-        self._open_buffer()[start_bytes:stop_bytes].copy_(piece)
+    def copying(self, source: Memory) -> Parts[None]:
+        """Copy another slot on the same device, which holds its state. Then `loading` it is due."""
+        here, there = self._open_buffer(), source._open_buffer()
+        for start, stop in spans(self._layout.extent_bytes, most_bytes_of(here.device)):
+            here[start:stop].copy_(there[start:stop])
+            yield
 
     def check_in_place(self) -> None:
         """Every leaf is still the tensor that the tree began with.

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
+from services.engine.chores import Chores
 from services.engine.model.factory import build_world
+from services.engine.parts import Parts, at_once
 from services.engine.plugin import NO_PLUGINS, Plugin
-from services.engine.worker import Worker
-from services.engine.world import WorldModel
+from services.engine.world import InParts, WorldModel
 from worldline.state.layout import Layout
 from worldline.state.tree import plan
 
@@ -29,12 +30,12 @@ class Models:
 
     def __init__(
         self,
-        worker: Worker,
+        chores: Chores,
         weights_seed: int,
         device: torch.device,
         plugins: Mapping[str, Plugin] = NO_PLUGINS,
     ) -> None:
-        self._worker = worker
+        self._chores = chores
         self._plugins = plugins
         self._weights_seed = weights_seed
         self._device = device
@@ -51,17 +52,27 @@ class Models:
         async with self._building:
             known = self._loaded.get(preset)
             if known is None:
-                known = self._loaded[preset] = await self._worker.run(lambda: self._load(preset))
+                known = self._loaded[preset] = await self._chores.run(
+                    at_once(lambda: self._load(preset))
+                )
             return known
 
     async def warm(self, preset: str) -> Loaded:
         """Build it and run its first block's transient, once a process."""
         loaded = await self.get(preset)
         if preset not in self._warm:
-            await self._worker.run(loaded.model.warm)
+            await self._chores.run(_warmed(loaded.model))
             self._warm.add(preset)
         return loaded
 
     def _load(self, preset: str) -> Loaded:
         model = build_world(preset, self._weights_seed, self._device, self._plugins)
         return Loaded(model, plan(model.state_spec()))
+
+
+def _warmed(model: WorldModel) -> Parts[None]:
+    """In parts where the model can, else in one."""
+    if isinstance(model, InParts):
+        yield from model.warming()
+    else:
+        model.warm()

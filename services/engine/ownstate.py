@@ -13,6 +13,7 @@ import torch
 
 from services.engine.carrier import Carrier, carrier_for
 from services.engine.memory import Memory
+from services.engine.parts import Parts
 from services.engine.slotmap import SlotMap
 from services.engine.world import OwnsState, StateTree
 from worldline.errors import InvariantBroken
@@ -42,10 +43,10 @@ class OwnState(Memory):
         self._borrow()
         self._clear_padding()
 
-    def load(self) -> None:
+    def loading(self) -> Parts[None]:
         """See `Memory`. No address changes: the bytes come to the tensors. Raises as `begin`."""
         self._borrow()
-        self._open_carrier().to_tensors(self._open_buffer())
+        yield from self._open_carrier().loading(self._open_buffer())
         _copy_scalars(cast(StateTree, materialize(self._layout, self._open_buffer())), self.state)
         self.settle()
 
@@ -53,14 +54,14 @@ class OwnState(Memory):
         """See `Memory`."""
         self._is_stored = False
 
-    def layout(self) -> Layout:
+    def storing(self) -> Parts[Layout]:
         """See `Memory`."""
         self.check_in_place()
         found = harvest(self.state)
         check_same(found, self._layout)
         if not self._is_stored:
             self.settle()
-            self._open_carrier().to_slot(self._open_buffer())
+            yield from self._open_carrier().storing(self._open_buffer())
             self.settle()
             self._is_stored = True
         return self._layout.with_scalars({scalar.path: scalar.value for scalar in found.scalars})

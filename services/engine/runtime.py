@@ -113,6 +113,7 @@ def build(
     profiles: Profiles,
 ) -> tuple[Engine, Upkeep]:
     """The engine of this process and its upkeep; starts nothing."""
+    from services.engine.chores import Chores
     from services.engine.engine import Engine
     from services.engine.model.factory import engine_code, presets, weights_digest
     from services.engine.models import Models
@@ -127,13 +128,14 @@ def build(
         weights_digest=weights_digest(settings.weights_seed, plugins),
         threads=settings.threads,
     ).serving(presets(plugins))
+    chores = Chores(worker)
     engine = Engine(
-        worker=worker,
-        models=Models(worker, settings.weights_seed, device.torch_device, plugins),
+        chores=chores,
+        models=Models(chores, settings.weights_seed, device.torch_device, plugins),
         slots=MoverSlots(channels, settings.mover_address, settings.call_timeout_s, device),
         fingerprint=fingerprint,
         profiles=profiles,
-        self_checks=SelfChecks(worker),
+        self_checks=SelfChecks(chores),
         degrade_for_bulk=settings.degrade_for_bulk,
     )
     identity = Identity(

@@ -16,14 +16,15 @@ from typing import NamedTuple
 
 import structlog
 
+from services.engine.chores import Chores
 from services.engine.device import EngineDevice
-from services.engine.making import memory_for
+from services.engine.making import made, memory_for
 from services.engine.memory import Memory
 from services.engine.model.dirty import DirtyWorld
 from services.engine.models import Loaded
+from services.engine.parts import Parts, digested
 from services.engine.privateslot import PrivateSlot
 from services.engine.quantum import step
-from services.engine.worker import Worker
 from services.engine.world import Action, Frames
 from worldline.contract import Contract, DeterminismTier
 from worldline.errors import CapacityExhausted, Conflict
@@ -81,10 +82,10 @@ def sample_of(loaded: Loaded) -> Loaded:
 class SelfChecks:
     """The self-checks of one engine: one a preset, when its first world comes."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, chores: Chores) -> None:
+        self._chores = chores
         self._done: dict[str, SelfCheck] = {}
-        #: One at a time: each keeps whoever plays here waiting for a quantum now and then.
+        #: One at a time: each takes memory for two sessions.
         self._checking = asyncio.Lock()
 
     @property
@@ -103,7 +104,7 @@ class SelfChecks:
         async with self._checking:
             known = self._done.get(preset)
             if known is None:
-                known = self._done[preset] = await check(self._worker, loaded)
+                known = self._done[preset] = await check(self._chores, loaded)
                 if known.differs:
                     _log.error("selfcheck.differs", preset=preset, differs=known.differs)
                 else:
@@ -134,17 +135,21 @@ class SelfChecks:
             )
 
 
-async def check(worker: Worker, loaded: Loaded) -> SelfCheck:
-    """Generate, repeat, compare. Quantum by quantum, so that worlds that play here get theirs.
+async def check(chores: Chores, loaded: Loaded) -> SelfCheck:
+    """Generate, repeat, compare. A chore of which a part is a quantum: worlds that play here go
+    first.
 
     Raises:
         CapacityExhausted: there is no memory for one more session, or no tensors of the model's.
     """
-    loaded = sample_of(loaded)
+    return await chores.run(_checked(sample_of(loaded), chores.device))
+
+
+def _checked(loaded: Loaded, device: EngineDevice) -> Parts[SelfCheck]:
     planned = plan_of(loaded.layout.extent_bytes, loaded.model.quanta_per_block)
-    expected = await _played(worker, loaded, planned.blocks, beside=False)
+    expected = yield from _played(loaded, device, planned.blocks, beside=False)
     for beside in planned.beside:
-        actual = await _played(worker, loaded, planned.blocks, beside=beside)
+        actual = yield from _played(loaded, device, planned.blocks, beside=beside)
         differs = first_difference(loaded.layout, expected, actual)
         if differs:
             when = " with another world's quanta in between" if beside else ""
@@ -170,24 +175,28 @@ def first_difference(layout: Layout, expected: list[Generated], actual: list[Gen
     return ""
 
 
-async def _played(worker: Worker, loaded: Loaded, blocks: int, *, beside: bool) -> list[Generated]:
+def _played(
+    loaded: Loaded, device: EngineDevice, blocks: int, *, beside: bool
+) -> Parts[list[Generated]]:
     """A fresh world's blocks. `beside`: another world gets a quantum after each of its own."""
-    world = _Throwaway(loaded, worker.device)
-    other = _Throwaway(loaded, worker.device) if beside else None
+    world = _Throwaway(loaded, device)
+    other = _Throwaway(loaded, device) if beside else None
     try:
-        await worker.run(lambda: world.begin(_SEED))
-        may_come = other is not None and await worker.run(other.begin_if_room)
+        yield from world.begin(_SEED)
+        may_come = other is not None and (yield from other.begin_if_room())
         generated: list[Generated] = []
         while len(generated) < blocks:
-            block = await worker.run(world.quantum)
+            yield
+            block = yield from world.quantum()
             if block is not None:
                 generated.append(block)
             elif other is not None and may_come:
-                await worker.run(other.quantum)
+                yield
+                yield from other.quantum()
         return generated
     finally:
         # Also after a cancellation: the tensors of an owning model are given back.
-        await asyncio.shield(worker.run(lambda: _end(world, other)))
+        _end(world, other)
 
 
 def _end(*worlds: _Throwaway | None) -> None:
@@ -202,33 +211,34 @@ class _Throwaway:
     def __init__(self, loaded: Loaded, device: EngineDevice) -> None:
         self._loaded = loaded
         self._device = device
+        self._slot: PrivateSlot | None = None
         self._memory: Memory | None = None
         self._block_index = 0
         self._run: Generator[None, None, Frames] | None = None
 
-    def begin(self, seed: int) -> None:
+    def begin(self, seed: int) -> Parts[None]:
         """A fresh state from that seed.
 
         Raises:
             CapacityExhausted: there is no memory for it, or no tensors of the model's.
         """
         model, layout = self._loaded.model, self._loaded.layout
-        self._memory = memory_for(model, PrivateSlot(layout.extent_bytes, self._device), layout)
-        self._memory.begin()
-        model.initialise(self._memory.state, seed)
+        self._slot = PrivateSlot(layout.extent_bytes, self._device)
+        self._memory = memory_for(model, self._slot, layout)
+        yield from made(model, self._memory, seed)
 
-    def begin_if_room(self) -> bool:
+    def begin_if_room(self) -> Parts[bool]:
         """Whether there were tensors for a world beside; a model may own those of one alone."""
         try:
-            self.begin(_SEED_BESIDE)
+            yield from self.begin(_SEED_BESIDE)
         except CapacityExhausted:
             return False
         return True
 
-    def quantum(self) -> Generated | None:
+    def quantum(self) -> Parts[Generated | None]:
         """The next quantum; what came of the block where it was the last."""
-        memory, model = self._memory, self._loaded.model
-        if memory is None:
+        memory, slot, model = self._memory, self._slot, self._loaded.model
+        if memory is None or slot is None:
             raise RuntimeError("begin() comes first")
         if self._run is None:
             memory.changing()
@@ -239,7 +249,10 @@ class _Throwaway:
         if frames is not None:
             self._run, self._block_index = None, self._block_index + 1
             memory.settle()
-            return Generated(crc64(frames.pixels), memory.digests())
+            yield
+            layout = yield from memory.storing()
+            digests = yield from digested(layout, slot.buffer())
+            return Generated(crc64(frames.pixels), digests)
         return None
 
     def end(self) -> None:
@@ -247,6 +260,6 @@ class _Throwaway:
         if self._run is not None:
             self._run.close()
             self._run = None
-        memory, self._memory = self._memory, None
+        memory, self._memory, self._slot = self._memory, None, None
         if memory is not None:
             memory.close()

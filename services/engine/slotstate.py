@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, cast
 
 from services.engine.memory import Memory
+from services.engine.parts import Parts
 from services.engine.slotmap import SlotMap
 from services.engine.world import StateTree
 from worldline.state.inplace import InPlace
@@ -27,11 +28,17 @@ class SlotState(Memory):
         """See `Memory`."""
         self._clear_padding()
 
-    def load(self) -> None:
+    def loading(self) -> Parts[None]:
         """It is there already."""
+        yield from ()
 
     def changing(self) -> None:
         """It changes where it lies."""
+
+    def storing(self) -> Parts[Layout]:
+        """See `Memory`."""
+        yield from ()
+        return self.layout()
 
     def layout(self) -> Layout:
         """See `Memory`. Copies nothing: `pack` leaves a tree alone that lies in its buffer."""

@@ -5,7 +5,7 @@ the engine with `--models my_pkg:MyWorld` (docs/engines.md). The engine owns the
 allocates what `state_spec` describes in a slot and hands the model a tree of views. The model
 object itself holds weights and nothing else, so one object serves every session of its preset. A
 model that must own the memory has the members of `OwnsState` too, one whose sessions branch those
-of `SplitsNoise`.
+of `SplitsNoise`, one whose states are large those of `InParts`.
 """
 
 from __future__ import annotations
@@ -153,6 +153,21 @@ class OwnsState(Protocol):
 
     def take_back(self, state: StateTree) -> None:
         """The session is gone, and nobody uses its tree any more. Another thread than `lend`'s."""
+
+
+@runtime_checkable
+class InParts(Protocol):
+    """Beside `WorldModel`, for a model whose `warm` or whose `initialise` takes long.
+
+    What runs between two yields is never interrupted: without this, other sessions of the engine
+    wait for the whole of it. Some milliseconds are a good part.
+    """
+
+    def warming(self) -> Generator[None, None, None]:
+        """`warm`, in parts."""
+
+    def initialising(self, state: StateTree, seed: int) -> Generator[None, None, None]:
+        """`initialise`, in parts; the two write the same. Nobody reads the state meanwhile."""
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from services.engine.baseline import initial_crcs, zero_crcs
+from services.engine.chores import Chores
 from services.engine.device import describe_device
 from services.engine.segment_reading import read_segments
 from services.engine.worker import Worker
@@ -36,7 +37,7 @@ async def test_the_first_state_made_anew_on_the_device_is_the_sessions() -> None
     model.initialise(materialize(layout, buffer), 7)
     worker = Worker(1, describe_device("cuda:0"))
     try:
-        found = await initial_crcs(worker, model, layout, 7, 256)
+        found = await initial_crcs(Chores(worker), model, layout, 7, 256)
     finally:
         worker.close()
     assert found is not None

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from services.engine.chores import Chores
 from services.engine.device import EngineDevice, describe_device, fix_numerics
 from services.engine.making import memory_for
 from services.engine.model.factory import build_world, engine_code, weights_digest
@@ -128,4 +129,4 @@ async def worker() -> AsyncIterator[Worker]:
 @pytest.mark.parametrize("preset", ["tiny", "mg2"])
 async def test_the_presets_repeat_themselves_on_a_gpu(preset: str, worker: Worker) -> None:
     model = build_world(preset, 0, torch.device("cuda:0"))
-    assert await check(worker, Loaded(model, plan(model.state_spec()))) == SelfCheck(preset)
+    assert await check(Chores(worker), Loaded(model, plan(model.state_spec()))) == SelfCheck(preset)

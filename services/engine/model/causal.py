@@ -25,6 +25,7 @@ from services.engine.model.transformer import (
 )
 from services.engine.model.weights import Weights
 from services.engine.model.window import Spans, claim_block
+from services.engine.parts import Parts, exhaust, zeroed
 from services.engine.world import Action, Frames, StateTree
 from worldline.errors import InvalidInput
 from worldline.state.tree import materialize, plan
@@ -68,14 +69,18 @@ class CausalWorld:
 
     def warm(self) -> None:
         """Generate the first blocks of a throwaway session."""
+        exhaust(self.warming())
+
+    def warming(self) -> Parts[None]:
+        """See `InParts`."""
         spec = self.state_spec()
         layout = plan(spec)
         buffer = torch.zeros(layout.extent_bytes, dtype=torch.uint8, device=self._device)
         state = cast(StateTree, materialize(layout, buffer))
-        self.initialise(state, seed=0)
+        yield from self.initialising(state, seed=0)
         for index in range(self.warm_blocks):
             for _ in self.block(state, Action(index), self.denoising_steps):
-                pass
+                yield
 
     def state_spec(self) -> StateTree:
         """See `WorldModel.state_spec`."""
@@ -83,7 +88,11 @@ class CausalWorld:
 
     def initialise(self, state: StateTree, seed: int) -> None:
         """Empty caches, and a first frame drawn from `seed`."""
-        initialise(state, seed)
+        exhaust(initialising(state, seed))
+
+    def initialising(self, state: StateTree, seed: int) -> Parts[None]:
+        """See `InParts`."""
+        return initialising(state, seed)
 
     def split(self, state: StateTree, branch: int) -> None:
         """See `SplitsNoise.split`."""
@@ -158,19 +167,19 @@ def expect_block(state: StateTree, action: Action) -> None:
         )
 
 
-def initialise(state: StateTree, seed: int) -> None:
+def initialising(state: StateTree, seed: int) -> Parts[None]:
     """A fresh session's state: everything zero but the generator and the first frame."""
     if not 0 <= seed < 1 << 64:
         raise InvalidInput(f"world.seed is {seed}: must fit 64 bits", field="world.seed")
+    empty: list[Tensor] = []
     for key in CACHE_KEYS:
         for cache in state[key]:
             for name, leaf in cache.items():
                 if isinstance(leaf, Tensor):
-                    leaf.zero_()
+                    empty.append(leaf)
                 else:
                     cache[name] = False
-    for leaf in state["decoder"].values():
-        leaf.zero_()
+    yield from zeroed([*empty, *state["decoder"].values()])
     generator = seed_noise(state["noise"]["generator"], seed)
     first_frame = state["first_frame"]
     texture = torch.randn(first_frame.shape, generator=generator)

@@ -14,11 +14,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from services.engine.model.causal import expect_block, initialise
+from services.engine.model.causal import expect_block, initialising
 from services.engine.model.config import WorldConfig
 from services.engine.model.noise import SessionNoise, split_noise
 from services.engine.model.state import state_spec
 from services.engine.model.window import Cache, claim_block
+from services.engine.parts import Parts, exhaust
 from services.engine.world import NO_FRAMES, Action, Frames, StateTree, check_steps
 
 #: Layers of a sample: the first has action caches that are written, as half of all have.
@@ -59,13 +60,21 @@ class DirtyWorld:
     def warm(self) -> None:
         """Nothing to warm: no weights, no kernels."""
 
+    def warming(self) -> Parts[None]:
+        """See `InParts`."""
+        yield from ()
+
     def state_spec(self) -> StateTree:
         """The same tree as the computing world's."""
         return state_spec(self.config)
 
     def initialise(self, state: StateTree, seed: int) -> None:
         """The same first state as the computing world's."""
-        initialise(state, seed)
+        exhaust(initialising(state, seed))
+
+    def initialising(self, state: StateTree, seed: int) -> Parts[None]:
+        """See `InParts`."""
+        return initialising(state, seed)
 
     def split(self, state: StateTree, branch: int) -> None:
         """See `SplitsNoise.split`."""

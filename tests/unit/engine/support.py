@@ -16,6 +16,7 @@ from typing import Any, ClassVar, cast
 import grpc
 import torch
 
+from services.engine.chores import Chores
 from services.engine.core import World
 from services.engine.device import CPU_DEVICE
 from services.engine.engine import Engine
@@ -241,9 +242,10 @@ class Harness:
         self.fingerprint = cpu_fingerprint(
             engine_code=engine_code(), weights_digest=weights_digest(0), threads=threads
         )
+        self.chores = Chores(self.worker)
         self.engine = Engine(
-            worker=self.worker,
-            models=Models(self.worker, 0, torch.device("cpu")),
+            chores=self.chores,
+            models=Models(self.chores, 0, torch.device("cpu")),
             slots=self.slots,
             fingerprint=self.fingerprint,
         )

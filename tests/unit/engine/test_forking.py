@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.engine import forking
+from services.engine import parts
 from services.engine.core import Phase
 from services.engine.events import Dispatched
 from services.engine.fork_order import order_from_proto
@@ -100,9 +100,9 @@ async def plays_on(harness: Harness) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny state is copied in many."""
-    monkeypatch.setattr(forking, "PIECE_BYTES", 100_001)
+    monkeypatch.setattr(parts, "HOST_PART_BYTES", 100_001)
 
 
 @pytest.mark.parametrize("owning", [False, True], ids=["slots", "own tensors"])
@@ -289,13 +289,13 @@ async def test_a_copy_with_a_wrong_bit_is_no_branch(
     source: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await opened(source)
-    copy = Memory.copy
+    copying = Memory.copying
 
-    def wrong(memory: Memory, source: Memory, start: int, stop: int) -> None:
-        copy(memory, source, start, stop)
+    def wrong(memory: Memory, source: Memory) -> parts.Parts[None]:
+        yield from copying(memory, source)
         memory.state["decoder"]["pose"].view(dtype=memory.state["first_frame"].dtype)[2] += 0.5
 
-    monkeypatch.setattr(Memory, "copy", wrong)
+    monkeypatch.setattr(Memory, "copying", wrong)
     error = await refused(source, IntegrityError, order(0, 1))
     assert error.leaf == "decoder.pose"
     await plays_on(source)
@@ -345,16 +345,16 @@ async def test_a_model_without_noise_to_split_is_forked_only_with_the_same(
 
 
 async def in_mid_copy(harness: Harness, monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
-    """`act` once, on the event loop, before the first piece is copied."""
-    copy, pending = Memory.copy, [act]
+    """`act` once, on the event loop, before the first part is copied."""
+    copying, pending = Memory.copying, [act]
     loop = asyncio.get_running_loop()
 
-    def held(memory: Memory, source: Memory, start: int, stop: int) -> None:
+    def held(memory: Memory, source: Memory) -> parts.Parts[None]:
         while pending:
             asyncio.run_coroutine_threadsafe(pending.pop()(), loop).result(60)
-        copy(memory, source, start, stop)
+        yield from copying(memory, source)
 
-    monkeypatch.setattr(Memory, "copy", held)
+    monkeypatch.setattr(Memory, "copying", held)
 
 
 async def test_a_parent_that_is_lost_meanwhile_has_no_branches(

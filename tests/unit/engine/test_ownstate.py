@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from services.engine.carrier import HostCarrier, carrier_for
+from services.engine.chores import Chores
 from services.engine.core import Phase
-from services.engine.worker import Worker
 from services.engine.world import OwnsState
 from tests.unit.engine.owning import addresses, fresh, grown, make_owning, owning_world, tensors_of
 from tests.unit.engine.support import (
@@ -165,7 +164,7 @@ async def test_a_freeze_taken_back_while_it_copies(source: Harness) -> None:
     await played(source, 0, 1)
     memory: Any = source.engine.session("s1").memory
     memory.changing()
-    copying = Held(memory._carrier, "to_slot")
+    copying = Held(memory._carrier, "storing")
     freezing = asyncio.ensure_future(source.freeze())
     await copying.reached()
     await source.ask("Thaw", thaw())
@@ -182,7 +181,7 @@ async def test_no_quantum_runs_while_the_state_is_copied(source: Harness) -> Non
     session = source.engine.session("s1")
     memory: Any = session.memory
     memory.changing()
-    copying = Held(memory._carrier, "to_slot")
+    copying = Held(memory._carrier, "storing")
     asking = asyncio.ensure_future(registered(source))
     await copying.reached()
     async with source.join(0) as player:
@@ -234,7 +233,7 @@ async def test_a_cancelled_attach_gives_the_tensors_back(source: Harness, target
     slot = await push(source, target, frozen)
     attaching = asyncio.ensure_future(target.ask("Attach", attach_request(frozen, slot)))
     await lending.reached()
-    undoing = asked_of(target.worker)
+    undoing = given_up(target.chores)
     attaching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attaching
@@ -329,16 +328,16 @@ def test_every_stride_and_bit_pattern_is_carried() -> None:
     carrier.close()
 
 
-def asked_of(worker: Worker) -> asyncio.Event:
-    """Set when the worker is asked for anything from now on."""
-    asked, run = asyncio.Event(), worker.run
+def given_up(chores: Chores) -> asyncio.Event:
+    """Set when whoever waits for a chore has its end from now on."""
+    heard, end = asyncio.Event(), chores._end
 
-    def noting(function: Callable[[], Any]) -> Any:
-        asked.set()
-        return run(function)
+    async def noting(chore: Any) -> None:
+        heard.set()
+        await end(chore)
 
-    worker.run = noting  # type: ignore[method-assign]
-    return asked
+    chores._end = noting  # type: ignore[method-assign]
+    return heard
 
 
 class Held:

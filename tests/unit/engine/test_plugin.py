@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from services.engine.chores import Chores
 from services.engine.model.factory import build_world, engine_code, presets, weights_digest
 from services.engine.models import Models
 from services.engine.plugin import load_plugin, load_plugins
@@ -72,7 +73,7 @@ async def test_an_engines_models_build_it_once(write: Write) -> None:
     plugins = load_plugins([write("pkg.worlds", GOOD)], presets())
     worker = Worker(1)
     try:
-        models = Models(worker, 5, CPU, plugins)
+        models = Models(Chores(worker), 5, CPU, plugins)
         loaded = await models.warm("other")
         assert (await models.get("other")).model is loaded.model
         session = PrivateState(loaded.model)

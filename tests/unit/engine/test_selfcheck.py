@@ -8,6 +8,7 @@ from collections.abc import Generator
 import pytest
 import torch
 
+from services.engine.chores import Chores
 from services.engine.device import CPU_DEVICE, EngineDevice
 from services.engine.doctor import engine_facts
 from services.engine.model.causal import CausalWorld
@@ -33,10 +34,11 @@ T1 = DeterminismTier.T1_SCHEDULE_STABLE
 
 
 @pytest.fixture
-def worker():
-    made = Worker(1)
-    yield made
-    made.close()
+async def chores():
+    """Where no loop attends them, their parts follow each other."""
+    worker = Worker(1)
+    yield Chores(worker)
+    worker.close()
 
 
 def loaded(model: CausalWorld) -> Loaded:
@@ -47,9 +49,9 @@ def tiny() -> CausalWorld:
     return CausalWorld(build_weights(TINY, 0, torch.device("cpu")))
 
 
-async def test_a_world_that_repeats_itself_is_equal(worker: Worker) -> None:
-    assert await check(worker, loaded(tiny())) == SelfCheck("tiny")
-    assert await check(worker, loaded(Tampered())) == SelfCheck("tiny")
+async def test_a_world_that_repeats_itself_is_equal(chores: Chores) -> None:
+    assert await check(chores, loaded(tiny())) == SelfCheck("tiny")
+    assert await check(chores, loaded(Tampered())) == SelfCheck("tiny")
 
 
 @pytest.mark.parametrize(
@@ -62,14 +64,14 @@ async def test_a_world_that_repeats_itself_is_equal(worker: Worker) -> None:
     ],
 )
 async def test_one_that_does_not_is_found_and_said_where(
-    model: type[Tampered], said: str, worker: Worker
+    model: type[Tampered], said: str, chores: Chores
 ) -> None:
-    found = await check(worker, loaded(model()))
+    found = await check(chores, loaded(model()))
     assert found.differs.startswith(said), found
 
 
-async def test_it_is_made_once_a_preset_and_refuses_t0_alone(worker: Worker) -> None:
-    checks, model = SelfChecks(worker), Counting()
+async def test_it_is_made_once_a_preset_and_refuses_t0_alone(chores: Chores) -> None:
+    checks, model = SelfChecks(chores), Counting()
     assert checks.done == ()
     with pytest.raises(Conflict, match="twice with the same bits") as caught:
         await checks.admit(loaded(model), contract_of())
@@ -84,19 +86,19 @@ async def test_it_is_made_once_a_preset_and_refuses_t0_alone(worker: Worker) -> 
     assert done.differs
 
 
-async def test_tensors_of_an_owning_model_are_given_back(worker: Worker) -> None:
+async def test_tensors_of_an_owning_model_are_given_back(chores: Chores) -> None:
     for sets in (1, 2, 3):  # with one alone nothing can come in between
         model = owning_world(sets)
-        assert await check(worker, loaded(model)) == SelfCheck("tiny")
+        assert await check(chores, loaded(model)) == SelfCheck("tiny")
         assert len(model.free) == sets
     with pytest.raises(CapacityExhausted):
-        await SelfChecks(worker).of(loaded(owning_world(0)))
+        await SelfChecks(chores).of(loaded(owning_world(0)))
 
 
 @pytest.fixture
 async def engine(servers: list[SlotServer]):
     async with Harness(servers[0]) as harness:
-        harness.engine.self_checks = SelfChecks(harness.worker)
+        harness.engine.self_checks = SelfChecks(harness.chores)
         yield harness
 
 
@@ -148,7 +150,7 @@ async def test_a_t0_world_does_not_arrive_where_its_preset_differs(
 ) -> None:
     await engine.open()
     frozen = await engine.freeze()
-    target.engine.self_checks = SelfChecks(target.worker)
+    target.engine.self_checks = SelfChecks(target.chores)
     serve(target, Counting())
     slot = await push(engine, target, frozen)
     with pytest.raises(Conflict) as caught:
@@ -164,7 +166,7 @@ async def test_without_memory_for_a_check_t0_is_refused_by_name_and_t1_is_not(
     engine: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device whose slots take all of it: nobody's fault, and no failure of the model."""
-    engine.engine.self_checks = SelfChecks(engine.worker)
+    engine.engine.self_checks = SelfChecks(engine.chores)
 
     def nothing_left(size_bytes: int, device: EngineDevice) -> torch.Tensor:
         return private_bytes(1 << 62, device)
@@ -199,7 +201,7 @@ class Careless(DirtyWorld):
 
 
 async def test_of_a_state_without_compute_one_layer_is_generated(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
+    chores: Chores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
 
@@ -210,13 +212,13 @@ async def test_of_a_state_without_compute_one_layer_is_generated(
 
     monkeypatch.setattr("services.engine.selfcheck.PrivateSlot", Counted)
     whole = loaded(DirtyWorld(MG2))
-    assert await check(worker, whole) == SelfCheck("mg2")
+    assert await check(chores, whole) == SelfCheck("mg2")
     assert len(taken) == 2
     assert max(taken) < whole.layout.extent_bytes / 20
     # No other kind of leaf, and none of another shape, than the whole state has.
     sampled = loaded(DirtyWorld(MG2).sample())
     assert _kinds(sampled) == _kinds(whole)
-    found = await check(worker, loaded(Careless(MG2)))
+    found = await check(chores, loaded(Careless(MG2)))
     assert found.differs.startswith("generated again: block 0: leaf kv_cache[0].k differs")
 
 
