@@ -30,8 +30,8 @@ from worldline.sdk.session import Session
 HERE = Path(__file__).parent
 COLUMNS = 118
 SLOT_BYTES = 1_700 << 20
-#: Both cores of a small machine are busy with one block of the large world for minutes: it stays
-#: at its first.
+#: What no block has written is zeros, which stay behind in a move: by then most of it is written.
+LARGE_BLOCKS = 3
 PATIENT = Contract(service_class=ServiceClass.C1_INTERACTIVE, horizon_ms=60_000)
 
 
@@ -81,6 +81,8 @@ async def record(client: Client) -> None:
     hasty = await client.open("tiny", seed=8, node="node-2", contract=too_soon)
     await hasty.move("node-1")  # rejected: that horizon is too short
     large = await client.open("mg2", node="node-1", contract=PATIENT)
+    async for _ in large.play(Action.keys("W") for _ in range(LARGE_BLOCKS)):
+        pass
     moving = asyncio.ensure_future(record_move(large))
     snapshot = await in_the_push(client)
     shown = recorder()
