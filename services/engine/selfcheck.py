@@ -25,7 +25,7 @@ from services.engine.models import Loaded
 from services.engine.parts import Parts, digested
 from services.engine.privateslot import PrivateSlot
 from services.engine.quantum import step
-from services.engine.world import Action, Frames
+from services.engine.world import Action, Frames, WorldModel
 from worldline.contract import Contract, DeterminismTier
 from worldline.errors import CapacityExhausted, Conflict
 from worldline.state.difference import compare
@@ -67,16 +67,20 @@ def plan_of(extent_bytes: int, quanta_per_block: int) -> Plan:
     return Plan(1, (quanta_per_block > 1,))
 
 
-def sample_of(loaded: Loaded) -> Loaded:
-    """What is generated: the preset's own world; of one that only writes its state, a few layers.
+def sampled(model: WorldModel) -> WorldModel:
+    """What a check generates: the preset's own world; of one that only writes its state, a few
+    layers.
 
     Such a state is gigabytes of caches that one function fills from one generator. To make all of
     it twice would tell no more, and keep whoever opens the first one waiting for its memory.
     """
-    if not isinstance(loaded.model, DirtyWorld):
-        return loaded
-    model = loaded.model.sample()
-    return Loaded(model, plan(model.state_spec()))
+    return model.sample() if isinstance(model, DirtyWorld) else model
+
+
+def sample_of(loaded: Loaded) -> Loaded:
+    """`sampled`, laid out."""
+    model = sampled(loaded.model)
+    return loaded if model is loaded.model else Loaded(model, plan(model.state_spec()))
 
 
 class SelfChecks:

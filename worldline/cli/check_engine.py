@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from worldline.cli.common import JsonOption, run
-from worldline.cli.output import console, err_console, print_json, print_table
+from worldline.cli.elapsed import Elapsed, lines
+from worldline.cli.output import console, print_json, print_table
 from worldline.cli.quantities import duration_ms
 from worldline.devicename import CPU, device_name
 from worldline.errors import InvalidInput, Unavailable
@@ -82,38 +83,50 @@ def check_engine(
 
 
 async def _report(model: str, arguments: list[str], limit_s: float) -> dict[str, Any]:
-    """All findings, each told on stderr as it comes.
+    """All findings; which check runs, and for how long, is told on stderr meanwhile.
 
     Raises:
         InvalidInput: the model cannot be loaded. Unavailable: nothing was found out.
     """
-    report: dict[str, Any] = {"model": model, "findings": []}
+    report: dict[str, Any] = {"model": model, "sample": "", "findings": []}
     asking = ""
-    _say(f"loading {model} ...")
-    async with _checking(model, arguments) as process:
-        try:
-            async with asyncio.timeout(limit_s):
-                async for said in _lines(process):
-                    if "error" in said:
-                        raise InvalidInput(
-                            said["error"], reason=said["reason"], field=said["field"]
-                        )
-                    if "check" in said:
-                        report["findings"].append(said)
-                        _say(_told(said))
-                    elif "preset" in said:
-                        report |= {"preset": said["preset"], "device": said["device"]}
-                    asking = said.get("begin", "")
-                status = await process.wait()
-                ended = f"the process ended with status {status} while this ran"
-        except TimeoutError:
-            ended = f"not done within {limit_s:g} s; give it more with --within, or fewer --leaves"
-        if asking:
-            report["findings"].append(_unfinished(asking, ended))
-            _say(_told(report["findings"][-1]))
-        elif not report["findings"]:
-            raise Unavailable(f"{model} was not loaded: {ended}", reason="CHECK_PROCESS_DIED")
+    with Elapsed(f"loading {model}") as shown:
+        async with _checking(model, arguments) as process:
+            try:
+                async with asyncio.timeout(limit_s):
+                    async for said in _said(process, shown):
+                        asking = _heard(report, said, shown, asking)
+                    status = await process.wait()
+                    ended = f"the process ended with status {status} while this ran"
+            except TimeoutError:
+                ended = (
+                    f"not done within {limit_s:g} s; give it more with --within, or fewer --leaves"
+                )
+    if asking:
+        report["findings"].append(_unfinished(asking, ended))
+    elif not report["findings"]:
+        raise Unavailable(f"{model} was not loaded: {ended}", reason="CHECK_PROCESS_DIED")
     return report
+
+
+def _heard(report: dict[str, Any], said: dict[str, Any], shown: Elapsed, asking: str) -> str:
+    """Put it into the report; returns the check that runs now.
+
+    Raises:
+        InvalidInput: the model cannot be loaded.
+    """
+    if "error" in said:
+        raise InvalidInput(said["error"], reason=said["reason"], field=said["field"])
+    if "progress" in said:
+        shown.detail(said["progress"])
+        return asking
+    if "check" in said:
+        report["findings"].append(said)
+    elif "preset" in said:
+        report |= {name: said[name] for name in ("preset", "device", "sample")}
+    elif "begin" in said:
+        shown.begin(f"{len(report['findings'])} checks done; {said['begin']}")
+    return str(said.get("begin", ""))
 
 
 @asynccontextmanager
@@ -144,10 +157,12 @@ async def _checking(model: str, arguments: list[str]) -> AsyncIterator[asyncio.s
                 await process.wait()
 
 
-async def _lines(process: asyncio.subprocess.Process) -> AsyncIterator[dict[str, Any]]:
+async def _said(
+    process: asyncio.subprocess.Process, shown: Elapsed
+) -> AsyncIterator[dict[str, Any]]:
     if process.stdout is None:
         raise Unavailable("the process that checks has no stdout")
-    while line := await process.stdout.readline():
+    async for line in lines(process.stdout, shown):
         yield json.loads(line)
 
 
@@ -171,12 +186,5 @@ def _print(report: dict[str, Any]) -> None:
             console.print(f"\n{one['check']}: {one['remedy']}", markup=False, highlight=False)
     outcomes = [one["outcome"] for one in findings]
     counts = ", ".join(f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes))
-    console.print(f"\n{report['model']}: {counts}", markup=False, highlight=False)
-
-
-def _told(finding: dict[str, str]) -> str:
-    return f"{finding['outcome']:8}{finding['check']:15}{finding['evidence']}"
-
-
-def _say(text: str) -> None:
-    err_console.print(text, markup=False, highlight=False)
+    of = f" (of {report['sample']})" if report["sample"] else ""
+    console.print(f"\n{report['model']}: {counts}{of}", markup=False, highlight=False)

@@ -1,8 +1,8 @@
 """Entry point of a check: `python -m services.engine.check my_pkg:MyEngine`.
 
-Writes a JSON object a line as it goes: `begin` before a check, its finding after it, and at the
-end `done`. `worldline check-engine` runs this and shows it to people. Exit status 0: every check
-held or warned; 1: one failed; 2: the model cannot be loaded.
+Writes a JSON object a line as it goes: `begin` before a check, `progress` in a long one, its
+finding after it, and at the end `done`. `worldline check-engine` runs this and shows it to people.
+Exit status 0: every check held or warned; 1: one failed; 2: the model cannot be loaded.
 """
 
 from __future__ import annotations
@@ -55,11 +55,13 @@ def _checked(wish: argparse.Namespace, say: Any) -> int:
     fix_numerics(device)
     device.enter()
     subject = load_subject(wish.name, wish.weights_seed, device)
-    say(model=wish.name, preset=str(subject.model.preset), device=device.name)
+    preset = str(subject.model.preset)
+    say(model=wish.name, preset=preset, device=device.name, sample=subject.sample)
     how = Wish(wish.blocks, wish.seed, wish.weights_seed, wish.leaves)
     outcomes = []
     with Elsewhere(device, wish.threads, wish.answer_s) as elsewhere:
-        for finding in findings(Case(subject, how, elsewhere), lambda name: say(begin=name)):
+        case = Case(subject, how, elsewhere, lambda text: say(progress=text))
+        for finding in findings(case, lambda name: say(begin=name)):
             outcomes.append(finding.outcome)
             say(**asdict(finding))
     say(done={outcome.value: outcomes.count(outcome) for outcome in Outcome})

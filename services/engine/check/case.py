@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,10 +37,18 @@ class Reference:
 class Case:
     """What checks work on."""
 
-    def __init__(self, subject: Subject, wish: Wish, elsewhere: Elsewhere) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        wish: Wish,
+        elsewhere: Elsewhere,
+        progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.subject = subject
         self.wish = wish
         self.elsewhere = elsewhere
+        #: Hears how far a check is, in words, where it goes over many things.
+        self.progress = progress
 
     @cached_property
     def reference(self) -> Reference:

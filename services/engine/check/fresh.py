@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.engine.check.case import Case
 from services.engine.check.finding import Found, failed, held, listed, warned
 from services.engine.check.private import POISON, PrivateWorld
+from services.engine.world import InParts
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests
 from worldline.state.tree import plan
@@ -44,11 +45,22 @@ def initialise(case: Case) -> Found:
         return warned(
             "another seed gives the same state", "draw a session's first state from its seed"
         )
+    if isinstance(case.subject.model, InParts) and _at_once(case, seed).whole != one.whole:
+        return failed(
+            "initialise and initialising write different states",
+            "let one of them be made from the other: an engine takes initialising",
+        )
     return held(f"every byte, whatever the slot held; seed {seed} decides")
 
 
 def _initialised(case: Case, seed: int, fill: int) -> Digests:
     with PrivateWorld.opened(case.subject, seed, fill=fill) as world:
+        return world.memory.digests()
+
+
+def _at_once(case: Case, seed: int) -> Digests:
+    with PrivateWorld.opened(case.subject, seed) as world:
+        case.subject.model.initialise(world.state, seed)
         return world.memory.digests()
 
 

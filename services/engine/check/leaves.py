@@ -37,7 +37,11 @@ def leaves(case: Case) -> Found:
     found = [_Leaf(one.path, None) for one in case.subject.layout.scalars]
     tensors = [_Leaf(one.path, at) for at, one in enumerate(case.subject.layout.tensors)]
     chosen = spread_over_kinds(tensors, case.wish.leaves) + found
-    unread = [leaf.path for leaf in chosen if not _diverges(case, leaf)]
+    unread = []
+    for number, leaf in enumerate(chosen):
+        case.progress(f"{number} of {len(chosen)} leaves")
+        if not _diverges(case, leaf):
+            unread.append(leaf.path)
     looked = f"{len(chosen)} of {len(tensors) + len(found)} leaves"
     if len(unread) == len(chosen):
         return failed(

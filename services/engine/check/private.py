@@ -11,8 +11,9 @@ import torch
 from services.engine.check.script import scripted
 from services.engine.check.subject import Subject
 from services.engine.device import EngineDevice
-from services.engine.making import memory_for
+from services.engine.making import initialised, memory_for
 from services.engine.memory import Memory
+from services.engine.parts import exhaust
 from services.engine.privateslot import PrivateSlot
 from services.engine.world import Frames, StateTree
 from worldline.state.digest import crc64
@@ -97,7 +98,7 @@ class PrivateWorld:
         world.memory.begin()
         if world.memory.copies:
             _fill(world.state, fill)
-        subject.model.initialise(world.memory.state, seed)
+        exhaust(initialised(subject.model, world.memory.state, seed))
         return world
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any
 from services.engine.device import EngineDevice
 from services.engine.model.factory import build_world, presets
 from services.engine.plugin import Plugin, load_plugin
+from services.engine.selfcheck import sampled
 from services.engine.world import WorldModel
 from worldline.state.layout import Layout
 from worldline.state.tree import plan
@@ -29,6 +30,8 @@ class Subject:
     modules: frozenset[str] = frozenset()
     #: Files that were opened to make and to warm it.
     files: tuple[str, ...] = ()
+    #: How much of its state stands for all of it; empty: it is whole.
+    sample: str = ""
     _layouts: list[Layout] = field(default_factory=list)
 
     @property
@@ -56,11 +59,21 @@ def load_subject(name: str, weights_seed: int, device: EngineDevice) -> Subject:
         plugins = {plugin.preset: plugin}
     preset = next(iter(plugins), name)
     with opened_files() as files:
-        model = build_world(preset, weights_seed, device.torch_device, plugins)
+        whole = build_world(preset, weights_seed, device.torch_device, plugins)
+        model = sampled(whole)
         model.warm()
         device.settle()
     modules = frozenset(module.partition(".")[0] for module in set(sys.modules) - before)
-    return Subject(name, device, model, plugins.get(preset), modules, tuple(files))
+    sample = "" if model is whole else _said(model, whole)
+    return Subject(name, device, model, plugins.get(preset), modules, tuple(files), sample)
+
+
+def _said(model: WorldModel, whole: WorldModel) -> str:
+    part, all_bytes = (plan(one.state_spec()).extent_bytes for one in (model, whole))
+    return (
+        f"a sample of {part:,} of its {all_bytes:,} bytes: fewer layers, each of which has the "
+        "same leaves, written by the same code; an engine's self-check takes the same"
+    )
 
 
 _listeners: list[list[str]] = []

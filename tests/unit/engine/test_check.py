@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from services.engine.check.leaves import kinds
 from services.engine.check.subject import load_subject
 from services.engine.check.suite import CHECKS, findings
 from services.engine.device import CPU_DEVICE
+from worldline.cli import elapsed
 from worldline.errors import DeadlineExceeded, InvalidInput, InvariantBroken, Unavailable
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -199,14 +201,51 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_command_streams_and_sums_up() -> None:
+def test_a_state_without_compute_is_checked_in_a_sample_and_says_so() -> None:
+    done = run("mg2", "--blocks", "1", "--leaves", "2")
+    assert done.returncode == 0, done.stderr
+    last = " ".join(done.stdout.split()).partition("mg2: ")[2]
+    assert last.startswith(f"{len(CHECKS)} held") or "warned" in last, done.stdout
+    part, whole = re.findall(r"sample of ([0-9,]+) of its ([0-9,]+) bytes", last)[0]
+    assert whole == "1,670,202,880"
+    assert int(part.replace(",", "")) < 1_670_202_880 / 20
+
+
+def test_each_finding_is_printed_once() -> None:
+    done = run("my_world:MyWorld", "--blocks", "1", "--leaves", "2")
+    assert done.returncode == 0, done.stderr
+    said = (done.stdout + done.stderr).splitlines()
+    for check in CHECKS:
+        assert sum(line.split()[:2] == [check.name, "held"] for line in said) == 1, said
+    assert not any("held" in line for line in done.stderr.splitlines())
+
+
+def test_what_takes_longer_than_a_second_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now, printed = [100.0], list[str]()
+    monkeypatch.setattr(elapsed.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(elapsed.err_console, "print", lambda text, **_: printed.append(text))
+    shown = elapsed.Elapsed("loading it")
+    for passed_s in (0.9, 0.2, 3.0, 7.5):
+        now[0] += passed_s
+        shown.tick()
+    assert printed == ["loading it ... 1 s", "loading it ... 12 s"]
+    shown.begin("3 checks done; leaves")
+    now[0] += 0.5
+    shown.detail("1 of 9 leaves")
+    now[0] += 1.0
+    shown.detail("4 of 9 leaves")
+    assert printed[2:] == ["3 checks done; leaves ... 4 of 9 leaves, 2 s"]
+
+
+def test_the_command_sums_up_in_one_document() -> None:
     done = run("my_world:MyWorld", "--blocks", "1", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["preset"], report["device"]) == ("my-world", "cpu")
     assert [one["check"] for one in report["findings"]] == [check.name for check in CHECKS]
     assert {one["outcome"] for one in report["findings"]} == {"held"}
-    assert all(f"{one['outcome']:8}{one['check']}" in done.stderr for one in report["findings"])
 
 
 def test_the_command_fails_where_the_model_takes_its_process_along() -> None:
