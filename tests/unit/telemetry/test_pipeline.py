@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -11,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from worldline.telemetry import span, start
-from worldline.telemetry.pipeline import SpanPipeline
+from worldline.telemetry.pipeline import BATCH_MAX, LATEST_MS, QUIET_MS, SpanPipeline, _Batches
 
 #: Longer than a loaded machine takes for anything here.
 _PATIENT_S = 60
@@ -58,6 +60,23 @@ def test_a_stuck_exporter_fills_the_queue_and_no_more() -> None:
     pipeline.shutdown()
     assert exporter.taken == 9
     assert pipeline.lost == pipeline.dropped == 12
+
+
+def test_spans_wait_for_quiet_but_not_for_ever() -> None:
+    batches = _Batches.__new__(_Batches)
+    batches._ending, batches._flushing = False, 0
+    batches._queue = deque()
+    assert batches._pause_s(7.0) is None, "nothing waits"
+    batches._queue.append(cast(ReadableSpan, object()))
+    batches._first_s, batches._last_s = 5.0, 5.5
+    assert batches._pause_s(5.6) == pytest.approx(QUIET_MS / 1e3 - 0.1)
+    batches._last_s = 5.9
+    assert batches._pause_s(5.9) == pytest.approx(LATEST_MS / 1e3 - 0.9)
+    batches._flushing = 1
+    assert batches._pause_s(5.9) == 0.0
+    batches._flushing = 0
+    batches._queue.extend(cast(ReadableSpan, object()) for _ in range(BATCH_MAX))
+    assert batches._pause_s(5.9) == 0.0
 
 
 def test_what_is_refused_is_counted() -> None:
