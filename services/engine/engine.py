@@ -18,7 +18,7 @@ from services.engine.forking import Forked, Forking
 from services.engine.generation import Generation
 from services.engine.inspecting import Inspecting
 from services.engine.lease import Lease
-from services.engine.making import check_quality, made, memory_for, new_world
+from services.engine.making import check_quality, copies, made, memory_for, new_world
 from services.engine.measuring import measure
 from services.engine.memory import Memory
 from services.engine.models import Loaded, Models
@@ -253,8 +253,12 @@ class Engine:
         spec: WorldSpec,
         manifest: Manifest,
         slot: move_pb2.SlotRef,
-    ) -> None:
+        *,
+        landing: bool = False,
+    ) -> bool:
         """Map a staged slot and make the world in it; it generates nothing yet. Idempotent.
+
+        Whether it did: not where the state is still `landing` and would have to be read.
 
         Raises:
             InvalidInput: the manifest is not one that this engine's model continues.
@@ -263,13 +267,15 @@ class Engine:
         """
         known = self.sessions.get(session_id)
         if known is not None and _is_staged(known, move_id, slot):
-            return
+            return True
         with self._coming(session_id):
             loaded = await self._models.get(spec.preset)
             check_quality(contract, loaded)
             check_manifest(manifest, session_id, loaded.layout, self.fingerprint, contract)
             await self._models.warm(spec.preset)
             await self._check_repeats(contract, loaded)
+            if landing and copies(loaded.model):
+                return False
             mapped = await self._slots.map(slot, session_id)
             world = new_world(
                 session_id,
@@ -284,6 +290,7 @@ class Engine:
             session = Session(world, contract, loaded.model, slot)
             session.memory = memory
             self.sessions[session_id] = session
+            return True
 
     async def _loaded(self, model: WorldModel, mapped: SlotMap, layout: Layout) -> Memory:
         """The state in the slot, made the model's. What fails leaves nothing behind."""

@@ -116,8 +116,16 @@ class EngineServicer(EngineServiceServicer):
         spec = spec_from_proto(request.world)
         manifest = manifest_from_proto(request.manifest)
         with span("engine.attach", session_id=session_id, move_id=move_id, epoch=manifest.epoch):
-            await self._engine.attach(session_id, move_id, contract, spec, manifest, request.slot)
-        return engine_pb2.AttachResponse()
+            attached = await self._engine.attach(
+                session_id,
+                move_id,
+                contract,
+                spec,
+                manifest,
+                request.slot,
+                landing=request.landing,
+            )
+        return engine_pb2.AttachResponse(deferred=not attached)
 
     async def Activate(  # noqa: N802
         self, request: engine_pb2.ActivateRequest, context: grpc.aio.ServicerContext

@@ -92,6 +92,7 @@ class Landing:
         self._transfer: Transfer | None = None
         self._endpoint: Endpoint | None = None
         self._landed = False
+        #: When progress was reported last, or the go was here (loop time, seconds).
         self._reported_at = 0.0
 
     @classmethod
@@ -179,7 +180,7 @@ class Landing:
             )
         own = None if crcs is None else self._compare(frozen.layout, seal, crcs)
         self._abort.check()
-        self._stage()
+        self._stage(seal.digests)
         instruments().wire_bytes(transfer.wire_bytes, "receive")
         if own is not None:
             instruments().verified(transfer.tail_ms, "landing")
@@ -264,7 +265,8 @@ class Landing:
     def _go(self, frozen: Frozen) -> None:
         offer, runtime = self._offer, self._runtime
         staged = Staged(offer.session_id, offer.epoch, frozen.block_index, frozen.layout)
-        self._start_lease(runtime.reservations.go(offer.reservation_id, staged, runtime.now()))
+        now = self._reported_at = runtime.now()
+        self._start_lease(runtime.reservations.go(offer.reservation_id, staged, now))
         if not self._frozen.done():
             self._frozen.set_result(frozen)
 
@@ -300,10 +302,10 @@ class Landing:
             )
         return own
 
-    def _stage(self) -> None:
+    def _stage(self, sealed: SegmentDigests | None) -> None:
         """What landed is the source's: answer before anything that takes longer."""
         runtime, offer = self._runtime, self._offer
-        reservation = runtime.reservations.landed(offer.reservation_id, runtime.now())
+        reservation = runtime.reservations.landed(offer.reservation_id, runtime.now(), sealed)
         self._landed = True
         promote = offer.promote and reservation.verification_on
         if promote:
@@ -311,6 +313,7 @@ class Landing:
         if self._endpoint is not None:
             answer = pack_answer(promoted=promote)
             self._answering = self._endpoint.send(answer, self._tag_base + ANSWER_INDEX)
+        runtime.landing.decided(offer.reservation_id)
         # Nothing of this move comes in any more.
         runtime.wires.give_back(offer.reservation_id)
 

@@ -27,6 +27,7 @@ from worldline.errors import (
 )
 from worldline.state.layout import Layout
 from worldline.state.manifest import Manifest
+from worldline.state.segment_digests import SegmentDigests
 from worldline.ticket import MovePurpose, TicketClaims
 
 #: How many ended reservations are remembered, to say why rather than "unknown".
@@ -90,6 +91,8 @@ class Reservation:
     staged: Staged | None = None
     #: Whether what lands is digested; without, it can never be promoted.
     verification_on: bool = False
+    #: What the source said that it sent; known once everything has landed.
+    sealed: SegmentDigests | None = None
 
 
 class Reservations:
@@ -132,6 +135,14 @@ class Reservations:
         if reservation is None:
             return reservation_id in self._ended
         return reservation.state is not ReservationState.PREPARING
+
+    def staged(self, reservation_id: str) -> bool:
+        """Whether everything has landed.
+
+        Raises:
+            NotFound, Conflict: as `get`.
+        """
+        return self.get(reservation_id).state in _STAGED
 
     def get(self, reservation_id: str) -> Reservation:
         """The living reservation of that id.
@@ -244,7 +255,9 @@ class Reservations:
         reservation.deadline = now + reservation.claims.lease_ms / 1e3
         return reservation
 
-    def landed(self, reservation_id: str, now: float) -> Reservation:
+    def landed(
+        self, reservation_id: str, now: float, sealed: SegmentDigests | None = None
+    ) -> Reservation:
         """Every byte is in the slot; where verification is on, the two ends' digests agree.
 
         Raises:
@@ -259,6 +272,7 @@ class Reservations:
                 field="ticket.lease_ms",
             )
         self._change(reservation, ReservationState.LANDED)
+        reservation.sealed = sealed
         reservation.deadline = now + self._staged_hold_s
         if reservation.verification_on:
             self._change(reservation, ReservationState.VERIFIED)

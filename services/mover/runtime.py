@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 
 from services.mover.devices import describe_devices
-from services.mover.digesting import SlotDigest, digest_at_rest, slot_digest
+from services.mover.digesting import SlotDigest, slot_digest
 from services.mover.gate import TicketGate
 from services.mover.landing import Landing
 from services.mover.memory.allocate import allocate_memory
@@ -34,14 +34,17 @@ from services.mover.transport.base import Endpoint, Transport
 from services.mover.wirekeeper import WireKeeper
 from services.mover.wires import Wires
 from services.mover.wirewait import offer_by_s
-from worldline.errors import DeadlineExceeded, Fenced, TicketRefused, Unavailable, WorldlineError
+from worldline.errors import (
+    DeadlineExceeded,
+    Fenced,
+    TicketRefused,
+    Unavailable,
+    WorldlineError,
+)
 from worldline.rpc.census import process_census
 from worldline.rpc.channel import ChannelPool
-from worldline.state.difference import Difference, check_digests, compare
-from worldline.state.digest import compose
 from worldline.state.gf2 import make_tables
 from worldline.state.layout import Layout
-from worldline.state.manifest import Digests, Manifest
 from worldline.telemetry import carried, instruments, span
 from worldline.ticket import SignedTicket
 
@@ -84,6 +87,8 @@ class MoverRuntime:
         self.reservations = Reservations(settings.staged_hold_s)
         self.book = TicketBook()
         self.reserving = Reserving()
+        #: Verifications that were asked for beside the push wait for the landing here.
+        self.landing = Reserving()
         self.wires = WireKeeper(
             Wires(
                 settings.node_id,
@@ -342,6 +347,7 @@ class MoverRuntime:
                 self.reservations.prepared(reservation_id)
             except BaseException:
                 self.reservations.end(reservation_id, "its slot could not be prepared")
+                self.landing.decided(reservation_id)
                 raise
             finally:
                 self.reserving.decided(reservation_id)
@@ -359,36 +365,6 @@ class MoverRuntime:
                     await self.reserving.wait(reservation_id)
         return self.reservations.get(reservation_id)
 
-    async def verify(
-        self, reservation_id: str, manifest: Manifest, *, promote: bool = False
-    ) -> tuple[Digests, Difference | None]:
-        """Read the staged bytes back and compare them with the source's digests.
-
-        Where they are equal and `promote` is set, the staged state is the session's from then on.
-
-        Raises:
-            Conflict, NotFound: nothing staged, or never promotable.
-            InvalidInput: another state's manifest, or digests that cannot be compared.
-        """
-        reservation = self.reservations.verifiable(reservation_id, manifest)
-        layout, slot = manifest.layout, reservation.slot
-        expected = check_digests(layout, manifest.digests, "manifest.digests")
-        self.slots.pin(slot)
-        try:
-            with span("mover.verify", move_id=reservation.claims.move_id) as active:
-                began_s = self.now()
-                crcs = await digest_at_rest(layout, self.slot_memory(slot), self.pool)
-                own = compose(layout, crcs)
-                difference = compare(layout, expected, own)
-                active.set(equal=difference is None)
-                instruments().verified((self.now() - began_s) * 1e3, "read_back")
-            self.reservations.verified(reservation_id, equal=difference is None)
-            if promote and difference is None:
-                self.promote(reservation_id, slot)
-            return own, difference
-        finally:
-            self.slots.unpin(slot, self.now())
-
     def promote(self, reservation_id: str, slot: SlotRef) -> None:
         """SHADOW to LIVE; repeating it changes nothing.
 
@@ -403,6 +379,7 @@ class MoverRuntime:
         reservation = self.reservations.end(reservation_id, cause.message)
         if reservation is None:
             return
+        self.landing.decided(reservation_id)
         landing = self.landings.get(reservation_id)
         if landing is not None:
             landing.abort(cause)

@@ -12,6 +12,7 @@ from services.mover.pushing import push
 from services.mover.runtime import MoverRuntime
 from services.mover.slots import ref_from_proto, ref_to_proto
 from services.mover.tasks import fed_by
+from services.mover.verifying import verify, verify_landing
 from services.mover.wirekeeper import KeptWire
 from worldline.fields import identifier, whole
 from worldline.park import park_id
@@ -90,7 +91,9 @@ class MoverServicer(mover_pb2_grpc.MoverServiceServicer):
         self, request: mover_pb2.VerifyRequest, context: Any
     ) -> mover_pb2.VerifyResponse:
         """Read staged bytes back, compare, and promote them where asked to."""
-        digests, difference = await self._runtime.verify(
+        read_back = verify_landing if request.landing else verify
+        digests, difference = await read_back(
+            self._runtime,
             identifier(request.reservation_id, "reservation_id"),
             manifest_from_proto(request.manifest),
             promote=request.promote,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.placement.records import SessionRecord
 from services.placement.targets import Target
 from worldline.rpc.push import PushCall
 from worldline.state.manifest import Manifest
-from worldline.v1 import move_pb2
+from worldline.v1 import move_pb2, mover_pb2
 
 
 @dataclass(slots=True)
@@ -34,12 +35,14 @@ class MoveContext:
     ticket_at_s: float | None = None
     #: Armed before the freeze; lives until the push has ended or the move has.
     push: PushCall | None = None
+    #: The verification that was asked for beside the push.
+    verifying: asyncio.Task[mover_pb2.VerifyResponse] | None = None
     #: Frozen at the source; with the source's digests once pushed.
     manifest: Manifest | None = None
     sent_bytes: int = 0
     total_bytes: int = 0
     #: Called when `sent_bytes` has grown.
-    on_progress: Callable[[], Awaitable[None]] | None = None
+    on_progress: Callable[[], None] | None = None
 
     async def drop_push(self) -> None:
         """End the push, if one is under way: the movers give up what they hold for it."""
@@ -47,8 +50,15 @@ class MoveContext:
         if push is not None:
             await push.close()
 
-    async def note_progress(self, sent_bytes: int) -> None:
+    async def drop_verifying(self) -> None:
+        """Wait for it no longer, if it is under way."""
+        verifying, self.verifying = self.verifying, None
+        if verifying is not None:
+            verifying.cancel()
+            await asyncio.gather(verifying, return_exceptions=True)
+
+    def note_progress(self, sent_bytes: int) -> None:
         """Bytes on the wire so far; never goes back."""
         self.sent_bytes = max(self.sent_bytes, sent_bytes)
         if self.on_progress is not None:
-            await self.on_progress()
+            self.on_progress()

@@ -58,13 +58,17 @@ class DeadlinePassed:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Admission signed a ticket for a move to that target, where the tier may have to drop."""
+    """Admission signed a ticket for a move to that target, where the tier may have to drop.
+
+    `warm`: the target's engine is known to be warm for this world already.
+    """
 
     attempt: int
     ticket: Ticket
     verdict: Verdict
     target: Party
     tier_dropped: bool
+    warm: bool = False
     step: Step = Step.ASK_ADMISSION
 
 
@@ -160,9 +164,13 @@ class VerifiedUnequal:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The target's engine holds the world in the staged slot and generates nothing."""
+    """The target's engine holds the world in the staged slot and generates nothing.
+
+    `deferred`: it does not yet, because it would have to read a state that was still landing.
+    """
 
     attempt: int
+    deferred: bool = False
     step: Step = Step.ATTACH
 
 

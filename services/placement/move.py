@@ -29,10 +29,6 @@ from worldline.verdict import RejectReason
 
 __all__ = ["Move", "Transition", "expired", "step"]
 
-#: What makes both ends ready while the world plays. The push is armed as soon as the target is
-#: warm: that asks for the wire, which nobody else may use meanwhile, and from then on the horizon
-#: counts. It does not wait for the reservation, which bears its ticket's id.
-_PREPARATIONS = (Step.RESERVE, Step.WARM)
 #: Paths measured for one move, each once: admission must know it then, a second time would be a
 #: loop.
 PROBES_MAX = 3
@@ -106,12 +102,26 @@ def _admitted(draft: Draft, event: ev.Admitted) -> str:
         verdict=event.verdict,
         target=event.target,
         tier_dropped=event.tier_dropped,
+        target_warm=event.warm,
     )
     draft.enter(MovePhase.ADMITTED)
     if draft.move.goal is Goal.ADMIT:
         return "admitted; waits for its client"
-    draft.run(*_PREPARATIONS)
-    return "admitted; prepare both ends"
+    return f"admitted; {_prepare(draft)}"
+
+
+def _prepare(draft: Draft) -> str:
+    """Make both ends ready while the world plays.
+
+    The push is armed as soon as the target is warm: that asks for the wire, which nobody else may
+    use meanwhile, and from then on the horizon counts. It does not wait for the reservation, which
+    bears its ticket's id: what takes longer goes first.
+    """
+    if draft.move.target_warm:
+        draft.run(Step.ARM, Step.RESERVE)
+    else:
+        draft.run(Step.RESERVE, Step.WARM)
+    return "prepare both ends"
 
 
 def _refused(draft: Draft, event: ev.Refused) -> str:
@@ -149,8 +159,7 @@ def _asked_stage(draft: Draft, event: ev.Asked) -> str:
     if not draft.move.resting or event.goal < Goal.STAGE:
         return "not now"
     draft.set(goal=event.goal)
-    draft.run(*_PREPARATIONS)
-    return "prepare both ends"
+    return _prepare(draft)
 
 
 def _reserved(draft: Draft, event: ev.Reserved) -> str:
@@ -179,7 +188,12 @@ def _frozen(draft: Draft, event: ev.Frozen) -> str:
     draft.set(source_slot=event.slot, block_index=event.block_index)
     draft.enter(MovePhase.FROZEN)
     draft.run(Step.PUSH)
-    return f"frozen at block {event.block_index}; push"
+    if draft.move.goal < Goal.COMMIT:
+        return f"frozen at block {event.block_index}; push"
+    # An attached world reads nothing: it need not wait for the bytes, nor for the verdict on them.
+    # The commit waits for all of it.
+    draft.run(Step.ATTACH)
+    return f"frozen at block {event.block_index}; push and attach"
 
 
 def _pushed(draft: Draft, event: ev.Pushed) -> str:
@@ -210,7 +224,8 @@ def _verify(draft: Draft) -> str:
     draft.run(Step.VERIFY)
     if draft.move.goal < Goal.COMMIT:
         return "verify at rest"
-    # An attached world generates nothing: it need not wait for the verdict, the commit does.
+    if draft.move.attached or draft.move.awaits(Step.ATTACH):
+        return "verify at rest"
     draft.run(Step.ATTACH)
     return "verify at rest and attach"
 
@@ -231,7 +246,16 @@ def _verified_unequal(draft: Draft, event: ev.VerifiedUnequal) -> str:
     return "the bytes differ; a commit will refuse"
 
 
+def _attached_early(draft: Draft, event: ev.Attached) -> str:
+    draft.set(attached=not event.deferred)
+    return f"{'to attach later' if event.deferred else 'attached'}; {_under_way(draft)}"
+
+
 def _attached(draft: Draft, event: ev.Attached) -> str:
+    if event.deferred:
+        draft.run(Step.ATTACH)
+        return "attach what has landed by now"
+    draft.set(attached=True)
     return _commit_when_ready(draft, "attached")
 
 
@@ -378,6 +402,7 @@ def _build_table() -> dict[tuple[MovePhase, type], _Handler]:
         (phase.RESERVED, ev.Frozen): _frozen,
         (phase.RESERVED, ev.Asked): _not_now,
         (phase.FROZEN, ev.Pushed): _pushed,
+        (phase.FROZEN, ev.Attached): _attached_early,
         (phase.FROZEN, ev.Asked): _not_now,
         (phase.STAGED, ev.Asked): _asked_verify,
         (phase.STAGED, ev.VerifiedEqual): _verified_equal,

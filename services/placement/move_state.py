@@ -34,6 +34,8 @@ class Move:
     probed: tuple[str, ...] = ()
     #: The tier is dropped to T1 with the commit.
     tier_dropped: bool = False
+    #: The target's engine was warm for this world when the move was admitted.
+    target_warm: bool = False
     #: The staged bytes were found to differ: this copy can never be installed.
     unequal: Failure | None = None
     verdict: Verdict | None = None
@@ -44,6 +46,8 @@ class Move:
     reservation_id: str = ""
     source_slot: SlotName | None = None
     target_slot: SlotName | None = None
+    #: The target's engine holds the world.
+    attached: bool = False
     block_index: int = 0
     source_digest: int = 0
     target_digest: int = 0

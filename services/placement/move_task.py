@@ -91,7 +91,8 @@ class MoveTask:
         self._tools = tools
         self._events: asyncio.Queue[ev.Event] = asyncio.Queue(_EVENTS_MAX)
         self._running: dict[tuple[Step, int], asyncio.Task[None]] = {}
-        self._changed = asyncio.Condition()
+        #: Who waits, and what for.
+        self._waiting: dict[asyncio.Future[None], Callable[[MoveTask], bool]] = {}
         self._frozen_at: float | None = None
         #: Until then every moment belongs to one of the record's figures.
         self._timed_until = 0.0
@@ -113,8 +114,14 @@ class MoveTask:
         Raises:
             TimeoutError: neither within `timeout_s`.
         """
-        async with asyncio.timeout(timeout_s), self._changed:
-            await self._changed.wait_for(lambda: self.ended or condition(self))
+        async with asyncio.timeout(timeout_s):
+            while not (self.ended or condition(self)):
+                told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiting[told] = condition
+                try:
+                    await told
+                finally:
+                    del self._waiting[told]
 
     @property
     def timed_step(self) -> str:
@@ -156,6 +163,7 @@ class MoveTask:
         finally:
             await self._stop_steps()
             await self.context.drop_push()
+            await self.context.drop_verifying()
 
     async def _drive(self, actions: tuple[ev.Action, ...], root: ActiveSpan) -> None:
         """To the end, and say on the root how it ended."""
@@ -189,7 +197,7 @@ class MoveTask:
     async def end(self) -> None:
         """Nothing more will happen; tell the watchers."""
         self.ended = True
-        await self._notify()
+        self._notify()
 
     async def _next_event(self) -> ev.Event:
         """The next event; the deadline's passing is one."""
@@ -215,13 +223,12 @@ class MoveTask:
         self._note_frozen_time(event, now)
         self.entry = self.entry.with_move(transition.move)
         await self._persist(transition)
-        # Behind the steps that have just begun: they are on their way while this is written.
-        asyncio.get_running_loop().call_soon(_log_transition, transition)
         for phase in transition.entered:
             if phase is not self.phases[-1]:
                 self.phases.append(phase)
-                self.on_phase()
-        await self._notify()
+        # A step sends its request two turns of the loop from here: one begins its task, and gRPC
+        # sends from a task of its own. All that nobody waits for comes behind that.
+        _two_turns_later(self._tell, transition)
 
     async def _persist(self, transition: Transition) -> None:
         """Take the actions. Only another target, a commit and an end wait for the record."""
@@ -346,9 +353,23 @@ class MoveTask:
 
     # --- watchers ---
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    def _tell(self, transition: Transition) -> None:
+        """Log the transition and wake whoever waits for it."""
+        _log_transition(transition)
+        if transition.entered:
+            self.on_phase()
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wake those whose condition holds now, and nobody else."""
+        for told, condition in self._waiting.items():
+            if not told.done() and (self.ended or condition(self)):
+                told.set_result(None)
+
+
+def _two_turns_later(call: Callable[[Transition], None], transition: Transition) -> None:
+    loop = asyncio.get_running_loop()
+    loop.call_soon(loop.call_soon, call, transition)
 
 
 def _log_transition(transition: Transition) -> None:

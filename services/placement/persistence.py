@@ -30,6 +30,8 @@ _BACKOFF_MAX_S = 1.0
 #: How long a peer that is waited for may be silent beyond its lease: one that is merely starved
 #: comes back, and what it does then is worth more than a move that is given up.
 SILENT_S = 5.0
+#: Why it was given up then.
+PEER_SILENT = "PEER_SILENT"
 #: How often it is looked at.
 _LOOK_S = 0.25
 #: A live peer that says no this often means it.
@@ -83,7 +85,7 @@ async def _unless_gone(call: Callable[[], Awaitable[T]], gone: Callable[[], bool
             raise
         raise Unavailable(
             f"the peer has been silent for {SILENT_S:g} s longer than its lease",
-            reason="PEER_SILENT",
+            reason=PEER_SILENT,
         ) from None
     finally:
         timer.cancel()

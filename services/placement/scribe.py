@@ -16,9 +16,14 @@ import structlog
 
 from services.placement import move_table
 from services.placement.directory import Directory
+from services.placement.phases import MovePhase
 from services.placement.records import MoveEntry
 
 _log = structlog.get_logger(__name__)
+
+#: How far the record of a move under way may be behind it. A short move is over by then, and none
+#: of its phases competes with its steps for the directory's thread.
+BEHIND_S = 0.05
 
 
 class Scribe:
@@ -29,11 +34,32 @@ class Scribe:
         self._on_failure = on_failure
         self._writing: set[asyncio.Future[None]] = set()
         self._refused = False
+        #: What is to be written next, and when.
+        self._noted: MoveEntry | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._bug: BaseException | None = None
 
     def note(self, entry: MoveEntry) -> None:
-        """Have the move's phase written; later notes are written later."""
-        self._follow(self._directory.submit(move_table.save_move, entry))
+        """Have the move's phase written within `BEHIND_S`; a later note by then takes its place.
+
+        Why a move rolls back is written at once: a restart would not know.
+        """
+        self._noted = entry
+        if entry.move.phase is MovePhase.ROLLING_BACK:
+            self._write()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BEHIND_S, self._write)
+
+    def _write(self) -> None:
+        entry = self._noted
+        self._forget()
+        if entry is not None:
+            self._follow(self._directory.submit(move_table.save_move, entry))
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._noted = None
 
     def _follow(self, writing: asyncio.Future[None]) -> None:
         self._writing.add(writing)
@@ -45,11 +71,12 @@ class Scribe:
         return await self.settled()
 
     async def settled(self) -> bool:
-        """Wait until everything noted is on record. False: the directory refused some of it.
+        """Nothing noted is written from here on, but by the caller. False: some was refused.
 
         Raises:
             InvariantBroken: a phase was noted that could not follow what is on record.
         """
+        self._forget()
         while self._writing:
             await asyncio.wait(self._writing)
         if self._bug is not None:

@@ -28,6 +28,7 @@ from services.placement.records import MoveEntry
 from services.placement.target_rooms import TargetRooms
 from services.placement.targets import Target, named_target
 from services.placement.values import Failure, Party, Ticket
+from services.placement.verifying import Verifying
 from services.placement.wire import (
     failure_from_proto,
     figures_from_proto,
@@ -95,6 +96,7 @@ class Steps:
         self._asking = asking
         self._rooms = rooms
         self._probe = Probe(peers, deadlines, asking)
+        self._verifying = Verifying(self._idempotent, peers, deadlines)
         #: Engines by name and incarnation, and a preset that each is warm for.
         self._warmed: set[tuple[str, str, str]] = set()
         self._by_step: dict[
@@ -181,7 +183,14 @@ class Steps:
         context.room_at = target.party.engine_id
         context.ticket = answer.ticket
         context.ticket_at_s = asyncio.get_running_loop().time()
-        return ev.Admitted(attempt, _terms(claims), verdict, target.party, target.tier_dropped)
+        return ev.Admitted(
+            attempt,
+            _terms(claims),
+            verdict,
+            target.party,
+            target.tier_dropped,
+            warm=_warmth(target.party, session.world.preset) in self._warmed,
+        )
 
     async def _measure(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
         move = entry.move
@@ -220,7 +229,7 @@ class Steps:
 
     async def _warm(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
         target, world = entry.move.target, world_to_proto(context.session.world)
-        known = (target.engine_id, target.engine_incarnation, world.preset)
+        known = _warmth(target, world.preset)
         if known in self._warmed:
             return ev.Warmed(attempt)  # an engine's process warms a preset once
         request = engine_pb2.WarmWorldRequest(world=world)
@@ -325,7 +334,12 @@ class Steps:
         try:
             async with _within(limit_s, "the push"):
                 await context.push.go(manifest.block_index, layout)
+                if move.goal is Goal.COMMIT:
+                    context.verifying = self._verifying.begin(move, manifest, limit_s)
                 outcome = await context.push.outcome(context.note_progress)
+        except BaseException:
+            await context.drop_verifying()
+            raise
         finally:
             # A push that nobody waits for must not go on: the movers abort on this.
             await context.drop_push()
@@ -341,19 +355,7 @@ class Steps:
 
     async def _verify(self, entry: MoveEntry, context: MoveContext, attempt: int) -> ev.Completion:
         move, manifest = entry.move, _manifest(context)
-        request = mover_pb2.VerifyRequest(
-            reservation_id=move.reservation_id,
-            manifest=manifest_to_proto(manifest),
-            promote=move.goal is Goal.COMMIT,
-        )
-        answer: mover_pb2.VerifyResponse = await self._idempotent(
-            move.target,
-            lambda: call(
-                self._peers.mover(move.target.node_id).Verify,
-                request,
-                timeout_s=self._deadlines.verify_s,
-            ),
-        )
+        answer = await self._verifying.answer(move, context, manifest)
         if not answer.equal:
             return ev.VerifiedUnequal(attempt, failure_from_proto(answer.failure))
         # The mover's word is not taken for it: its digests must be the source's.
@@ -381,8 +383,9 @@ class Steps:
             world=world_to_proto(session.world),
             manifest=manifest_to_proto(manifest),
             slot=slot,
+            landing=move.phase is MovePhase.FROZEN,
         )
-        await self._idempotent(
+        answer: engine_pb2.AttachResponse = await self._idempotent(
             move.target,
             lambda: call(
                 self._peers.engine(move.target.engine_id).Attach,
@@ -391,7 +394,7 @@ class Steps:
             ),
             attempts=1,  # it is not: where it may have taken effect it is undone
         )
-        return ev.Attached(attempt)
+        return ev.Attached(attempt, deferred=answer.deferred)
 
     async def _record_commit(
         self, entry: MoveEntry, context: MoveContext, attempt: int
@@ -420,6 +423,10 @@ class Steps:
                     return move_table.Committed(move.source_epoch + 1)
                 return move_table.CommitRefused(f"the directory could not record it: {cause}")
             await asyncio.sleep(0.5)
+
+
+def _warmth(target: Party, preset: str) -> tuple[str, str, str]:
+    return target.engine_id, target.engine_incarnation, preset
 
 
 def _terms(claims: TicketClaims) -> Ticket:

@@ -3,6 +3,7 @@ of them at once. A verb says how far the move may go and waits for it to get the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
@@ -34,6 +35,8 @@ from worldline.verdict import Verdict
 #: Above the sum of a move's phase limits, without what its ticket lets it wait for its wire: only a
 #: bug in them lets this run out.
 _WAIT_S = 900.0
+#: At most this often is a watcher told something, but for the end.
+WATCH_EVERY_S = 0.05
 
 CLIENT_ROLLBACK = Failure(
     kind="Conflict", reason="CLIENT_ROLLBACK", message="the client rolled the move back"
@@ -201,11 +204,14 @@ class Verbs:
         return await self.register(entry.move.session_id)
 
     async def entry(self, move_id: str) -> MoveEntry:
-        """The record of a move, as the directory has it.
+        """The record of a move: as it is now where it is under way, else as the directory has it.
 
         Raises:
             NotFound: there is none.
         """
+        task = self._runtime.move_task(move_id)
+        if task is not None and not task.entry.move.phase.terminal:
+            return task.entry
         found = await self._runtime.directory.do(move_table.get_move, move_id)
         if found is None:
             raise NotFound(f"move {move_id} is unknown", reason="MOVE_UNKNOWN", field="move_id")
@@ -236,6 +242,9 @@ class Verbs:
                     len(one.phases) > seen or _showing(one) != shown or done(one)
                 ),
             )
+            # Whoever watches is told soon, not at once: the move itself goes first.
+            with contextlib.suppress(TimeoutError):
+                await task.until(done, WATCH_EVERY_S)
 
     async def final(self, move_id: str) -> MoveEntry:
         """The record of a move once it is over."""

@@ -20,6 +20,7 @@ from worldline.verdict import RejectReason, Verdict
 
 FOLDER = Path(__file__).parent / "moves"
 LIMITS = Limits()
+TICKET = Ticket("t", valid_for_ms=1_000, lease_ms=500, horizon_ms=8_000.0, move_ms=3_000.0)
 FIGURES = PushFigures(100, 1, 100, 4, 1.0, 0.1, 1)
 
 
@@ -53,13 +54,17 @@ def parse(words: list[str]) -> ev.Event:
         "rollback": ev.RollbackAsked(Failure("Conflict", "CLIENT_ROLLBACK", "given up")),
         "admitted": ev.Admitted(
             attempt,
-            Ticket("t", valid_for_ms=1_000, lease_ms=500, horizon_ms=8_000.0, move_ms=3_000.0),
+            TICKET,
             Verdict.admit("yes"),
             party(rest),
             tier_dropped=False,
         ),
         "probed": ev.Probed(attempt),
         "reserved": ev.Reserved(attempt, "r", SlotName("n2", 0, 1)),
+        "admitted_warm": ev.Admitted(
+            attempt, TICKET, Verdict.admit("yes"), party(rest), tier_dropped=False, warm=True
+        ),
+        "deferred": ev.Attached(attempt, deferred=True),
         "warmed": ev.Warmed(attempt),
         "armed": ev.Armed(attempt),
         "frozen": ev.Frozen(attempt, SlotName("n1", 0, 1), 7),

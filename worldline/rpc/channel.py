@@ -17,7 +17,7 @@ StubT = TypeVar("StubT")
 
 #: Control messages are small; a manifest of 450 leaves and 1,593 granules is 70 kB.
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),

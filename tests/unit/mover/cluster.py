@@ -236,7 +236,13 @@ class Cluster:
         return mover_pb2.PushOrder(**{**values, **changes})
 
     async def verify(
-        self, reservation_id: str, manifest: Manifest, digests: Any, *, promote: bool = False
+        self,
+        reservation_id: str,
+        manifest: Manifest,
+        digests: Any,
+        *,
+        promote: bool = False,
+        landing: bool = False,
     ) -> mover_pb2.VerifyResponse:
         message = manifest_to_proto(manifest)
         if digests is not None:
@@ -244,7 +250,7 @@ class Cluster:
         return await call(
             self.nodes["b"].stub.Verify,
             mover_pb2.VerifyRequest(
-                reservation_id=reservation_id, manifest=message, promote=promote
+                reservation_id=reservation_id, manifest=message, promote=promote, landing=landing
             ),
             timeout_s=60,
         )

@@ -69,6 +69,7 @@ class Cluster:
         register_admission = admission_pb2_grpc.add_AdmissionServiceServicer_to_server
         for name, mover in self.movers.items():
             mover.peer_slots = self.slots_of
+            mover.peer_landed = lambda node_id: self.movers[node_id].has_landed
             self.servers[name], self.addresses[name] = await serve(register_mover, mover)
         for name, engine in self.engines.items():
             self.servers[name], self.addresses[name] = await serve(register_engine, engine)

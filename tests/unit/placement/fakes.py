@@ -107,6 +107,8 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         self.measured: list[RequestShape] = []
         #: By preset, where two runs of it part here.
         self.differs: dict[str, str] = {}
+        #: Whether it reads a state at once, and so not before it has landed.
+        self.copies = False
 
     def manifest(self, session_id: str, *, digests: bool) -> Manifest:
         return Manifest(
@@ -210,8 +212,12 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         return await self._do("Thaw", work)
 
     async def Attach(self, request: Any, context: Any) -> Any:
+        # Beside the push nobody has any yet.
+        assert request.landing != request.manifest.HasField("digests")
+        if request.landing and self.copies:
+            return engine_pb2.AttachResponse(deferred=True)
+
         def work() -> Any:
-            assert request.manifest.HasField("digests")
             self.worlds[request.session_id] = ("attached", request.manifest.epoch)
             self.slots[request.session_id] = request.slot
             assert request.manifest.determinism_tier == request.contract.determinism_tier
@@ -255,6 +261,8 @@ class FakeMover(ParkedCopies, mover_pb2_grpc.MoverServiceServicer):
         self.landed = DIGESTS
         self.push_cancelled = asyncio.Event()
         self.promoted = asyncio.Event()
+        #: Everything of the latest push to here is here.
+        self.has_landed = asyncio.Event()
         self.ticket_ran_out = asyncio.Event()
         self.wires: list[mover_pb2.DescribeMoverResponse.Wire] = []
         #: Pushes whose client went while they waited for their wire.
@@ -287,6 +295,7 @@ class FakeMover(ParkedCopies, mover_pb2_grpc.MoverServiceServicer):
         kind = "Probe" if claims.purpose == move_pb2.MOVE_PURPOSE_PROBE else "Push"
         extent_bytes = request.layout.extent_bytes
         if kind == "Push":
+            self.peer_landed(claims.target_node_id).clear()
             try:
                 await self._do("Arm", lambda: None)
             except asyncio.CancelledError:
@@ -337,10 +346,13 @@ class FakeMover(ParkedCopies, mover_pb2_grpc.MoverServiceServicer):
                     received_bytes=extent_bytes,
                 )
             )
+        self.peer_landed(target).set()
         yield mover_pb2.PushResponse(outcome=outcome)
 
     #: Set by the cluster: slots that a session has on a node.
     peer_slots: Callable[[str, str], list[move_pb2.SlotRef]]
+    #: And where it is told that everything has landed.
+    peer_landed: Callable[[str], asyncio.Event]
 
     async def Verify(self, request: Any, context: Any) -> Any:
         def work() -> Any:
@@ -356,6 +368,9 @@ class FakeMover(ParkedCopies, mover_pb2_grpc.MoverServiceServicer):
                 ),
             )
 
+        if request.landing:
+            assert not request.manifest.HasField("digests")
+            await self.has_landed.wait()
         return await self._do("Verify", work)
 
     def promote(self) -> None:

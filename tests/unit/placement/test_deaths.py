@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from services.placement import move_table, move_task
+from services.placement import move_table, move_task, scribe
 from tests.unit.placement.cluster import LEASE_MS, Cluster, running_cluster
 from worldline.errors import Unavailable
 from worldline.telemetry.spans import use_tracer
@@ -249,6 +249,7 @@ async def test_a_phase_that_cannot_be_recorded_rolls_back(
         return commit(*args)
 
     commit = move_table.commit_move
+    monkeypatch.setattr(scribe, "BEHIND_S", 0.0)
     monkeypatch.setattr(move_table, "save_move", broken)
     monkeypatch.setattr(move_table, "commit_move", swap)
     async with running_cluster(tmp_path) as cluster:

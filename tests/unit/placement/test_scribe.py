@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from services.placement import move_table, runtime
+from services.placement import move_table, runtime, scribe
 from services.placement.move import Move
 from services.placement.phases import MovePhase
 from services.placement.recovery import Resumption, resume
@@ -19,6 +19,40 @@ from tests.unit.placement.cluster import running_cluster
 from tests.unit.placement.test_deaths import moving
 from worldline.errors import Unavailable
 from worldline.v1 import move_pb2, placement_pb2
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every phase is written, or these moves would be over before one is."""
+    monkeypatch.setattr(scribe, "BEHIND_S", 0.0)
+
+
+async def test_phases_that_pass_quickly_are_not_written_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, written = move_table.save_move, []
+
+    def noted(db: Any, entry: Any) -> None:
+        written.append(entry.move.phase)
+        real(db, entry)
+
+    monkeypatch.setattr(move_table, "save_move", noted)
+    async with running_cluster(tmp_path) as cluster:
+        session_id = await cluster.session()
+        monkeypatch.setattr(scribe, "BEHIND_S", 3_600.0)
+        record = await cluster.move(session_id)
+        assert record.phase == move_pb2.MOVE_PHASE_DONE
+        assert written == []
+        gate = cluster.faults.hold("n2.Push")
+        moving_back = asyncio.ensure_future(cluster.move(session_id, "n1"))
+        await cluster.faults.reach("n2.Push")
+        listed = await cluster.ask("ListMoves", placement_pb2.ListMovesRequest(limit=1))
+        (open_move,) = listed.moves
+        got = await cluster.ask("GetMove", placement_pb2.GetMoveRequest(move_id=open_move.move_id))
+        assert got.move.phase == move_pb2.MOVE_PHASE_FROZEN, "what is asked for is as it is now"
+        gate.set()
+        assert (await moving_back).phase == move_pb2.MOVE_PHASE_DONE
+        assert written == []
 
 
 async def test_steps_do_not_wait_for_the_record_but_the_commit_does(
