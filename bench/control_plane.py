@@ -2,7 +2,7 @@
 
 An idle `tiny` world goes back and forth between two nodes. Its state of 1.4 MB makes push and
 verify small, and they do not count anyway: the row is the sum of all other phases of a move, as
-placement records them.
+placement records them. Its note says how long the world stood still too, push and verify included.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def overhead_row(records: Sequence[MoveRecord]) -> Row:
         phase: statistics.median(record.timings_ms.get(phase, 0.0) for record in records)
         for phase in phases
     }
-    detail = "medians: " + ", ".join(f"{phase} {took:.2f}" for phase, took in medians.items())
+    frozen_ms = statistics.median(record.frozen_ms for record in records)
+    took_each = ", ".join(f"{phase} {took:.2f}" for phase, took in medians.items())
+    detail = f"medians: {took_each}; freeze to thaw {frozen_ms:.2f}"
     return OVERHEAD.measured(statistics.median(overheads), len(records), detail)
 
 

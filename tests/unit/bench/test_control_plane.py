@@ -11,7 +11,7 @@ from bench.control_plane import overhead_row
 
 
 def record(**timings_ms: float) -> Any:
-    return SimpleNamespace(timings_ms=timings_ms)
+    return SimpleNamespace(timings_ms=timings_ms, frozen_ms=timings_ms.get("push", 0.0) + 5.0)
 
 
 def test_overhead_is_everything_but_push_and_verify() -> None:
@@ -26,4 +26,5 @@ def test_overhead_is_everything_but_push_and_verify() -> None:
     assert row.ok is True
     assert "admit 2.00" in row.detail
     assert "thaw 0.00" in row.detail
+    assert row.detail.endswith("freeze to thaw 6.00")
     assert overhead_row([record(reserve=15.1)]).ok is False
