@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import structlog
 
 from services.engine import events as ev
-from services.engine.attach import check_manifest
+from services.engine.arriving import Arriving
+from services.engine.boundary import (
+    BOUNDARY_TIMEOUT_S,
+    boundary,
+    check_frozen,
+    frozen,
+    manifest_of,
+)
 from services.engine.chores import Chores
 from services.engine.core import Phase
 from services.engine.fork_order import ForkOrder
@@ -18,9 +23,7 @@ from services.engine.forking import Forked, Forking
 from services.engine.generation import Generation
 from services.engine.inspecting import Inspecting
 from services.engine.lease import Lease
-from services.engine.making import check_quality, copies, made, memory_for, new_world
 from services.engine.measuring import measure
-from services.engine.memory import Memory
 from services.engine.models import Loaded, Models
 from services.engine.parse import WorldSpec
 from services.engine.peers import Slots
@@ -28,24 +31,17 @@ from services.engine.profile import Profiles
 from services.engine.reading import to_the_end
 from services.engine.selfcheck import SelfCheck, SelfChecks
 from services.engine.session import Session
-from services.engine.signal import wait_for_change
-from services.engine.slotmap import SlotMap
 from services.engine.tombstones import Tombstones
-from services.engine.world import WorldModel
 from worldline.admissibility.profile_row import ProfileRow, RequestShape
 from worldline.contract import Contract
-from worldline.errors import Conflict, DeadlineExceeded, NotFound, WorldlineError
+from worldline.errors import NotFound
 from worldline.numa import binding_of_process
 from worldline.state.granulation import check_granule_bytes
-from worldline.state.layout import Layout
-from worldline.state.manifest import Digests, Fingerprint, Manifest
+from worldline.state.manifest import Fingerprint, Manifest
 from worldline.telemetry import current_traceparent
 from worldline.v1 import move_pb2
 
 _log = structlog.get_logger(__name__)
-
-#: A block in flight must reach its boundary within this; `mg2` on a CPU takes about one second.
-BOUNDARY_TIMEOUT_S = 30.0
 
 
 class Engine:
@@ -79,8 +75,7 @@ class Engine:
         )
         self._chores = chores
         self._models = models
-        self._slots = slots
-        #: One at a time: each keeps the worlds that play here waiting a little.
+        #: One at a time: each takes memory for a session.
         self._measuring = asyncio.Lock()
         self.inspecting = Inspecting(
             sessions=self.sessions,
@@ -88,16 +83,20 @@ class Engine:
             chores=chores,
             wake=self.generation.wake,
         )
-        #: Sessions that an open, an attach or a fork is under way for.
-        self._arriving: set[str] = set()
+        self.arriving = Arriving(
+            sessions=self.sessions,
+            models=models,
+            chores=chores,
+            slots=slots,
+            repeats=self._check_repeats,
+        )
         self._forking = Forking(
             sessions=self.sessions,
             models=models,
             chores=chores,
             slots=slots,
-            coming=self._coming,
+            coming=self.arriving.coming,
             wake=self.generation.wake,
-            boundary_timeout_s=BOUNDARY_TIMEOUT_S,
         )
 
     def session(self, session_id: str) -> Session:
@@ -114,40 +113,8 @@ class Engine:
     async def open(
         self, session_id: str, epoch: int, contract: Contract, spec: WorldSpec
     ) -> Session:
-        """Make a new world in a new slot. What fails leaves nothing behind.
-
-        Raises:
-            Conflict: the session is here already; or NOT_DETERMINISTIC, at T0.
-            InvalidInput: no such preset; a quality floor that it does not reach.
-        """
-        with self._coming(session_id):
-            loaded = await self._models.get(spec.preset)
-            check_quality(contract, loaded)
-            await self._check_repeats(contract, loaded)
-            slot = await self._slots.allocate(session_id, loaded.layout.extent_bytes)
-            world = new_world(session_id, epoch, Phase.OPENING, contract)
-            session = Session(world, contract, loaded.model, slot)
-            self.sessions[session_id] = session
-        try:
-            mapped = await self._slots.map(slot, session_id)
-            session.memory = memory = memory_for(loaded.model, mapped, loaded.layout)
-            await self._chores.run(made(loaded.model, memory, spec.seed))
-        except BaseException:
-            await self._undo_open(session)
-            raise
-        session.owned_since = time.monotonic()
-        session.apply(ev.Opened(), time.monotonic())
-        return session
-
-    async def _undo_open(self, session: Session) -> None:
-        """Also after a cancellation: the slot must not outlive a failed open."""
-        del self.sessions[session.session_id]
-        session.unmap()
-        try:
-            await asyncio.shield(self._slots.release(session.slot, session.session_id))
-        except WorldlineError as error:
-            # The mover reaps slots that no session of the directory owns.
-            _log.warning("slot.release_failed", session_id=session.session_id, error=str(error))
+        """Make a new world, see `Arriving.open`."""
+        return await self.arriving.open(session_id, epoch, contract, spec)
 
     async def close(self, session_id: str, epoch: int) -> None:
         """End a session at its next boundary; idempotent."""
@@ -181,9 +148,9 @@ class Engine:
         with session.hold() as memory:
             if granule_bytes:
                 check_granule_bytes(granule_bytes, memory.topology)
-            await _while(lambda: session.world.mid_block, session)
+            await boundary(session)
             digests = await to_the_end(lambda: memory.digests(granule_bytes))
-            return _manifest(session, memory, self.fingerprint, digests), session.slot
+            return manifest_of(session, memory, self.fingerprint, digests), session.slot
 
     async def freeze(
         self, session_id: str, epoch: int, move_id: str
@@ -198,14 +165,13 @@ class Engine:
         session.press(time.monotonic())
         # A block paused by a lost lease still has to reach its boundary.
         self.generation.wake.notify()
-        await self._until_frozen(session, move_id)
-        _check_frozen(session, move_id)
+        await frozen(session, move_id)
         session.note_move("frozen", move_id)
         with session.hold() as memory:
             if memory.copies:
                 await self._chores.run(memory.storing(), stands=True)
-                _check_frozen(session, move_id)
-            return _manifest(session, memory, self.fingerprint, None), session.slot
+                check_frozen(session, move_id)
+            return manifest_of(session, memory, self.fingerprint, None), session.slot
 
     def thaw(self, session_id: str, epoch: int, move_id: str) -> int:
         """Continue after a move that did not commit; returns the next block. Idempotent."""
@@ -256,52 +222,10 @@ class Engine:
         *,
         landing: bool = False,
     ) -> bool:
-        """Map a staged slot and make the world in it; it generates nothing yet. Idempotent.
-
-        Whether it did: not where the state is still `landing` and would have to be read.
-
-        Raises:
-            InvalidInput: the manifest is not one that this engine's model continues.
-            Conflict: FINGERPRINT_MISMATCH or NOT_DETERMINISTIC at T0; or the session is here
-                already.
-        """
-        known = self.sessions.get(session_id)
-        if known is not None and _is_staged(known, move_id, slot):
-            return True
-        with self._coming(session_id):
-            loaded = await self._models.get(spec.preset)
-            check_quality(contract, loaded)
-            check_manifest(manifest, session_id, loaded.layout, self.fingerprint, contract)
-            await self._models.warm(spec.preset)
-            await self._check_repeats(contract, loaded)
-            if landing and copies(loaded.model):
-                return False
-            mapped = await self._slots.map(slot, session_id)
-            world = new_world(
-                session_id,
-                manifest.epoch,
-                Phase.ATTACHED,
-                contract,
-                block_index=manifest.block_index,
-                move_id=move_id,
-                heard_at=time.monotonic(),
-            )
-            memory = await self._loaded(loaded.model, mapped, manifest.layout)
-            session = Session(world, contract, loaded.model, slot)
-            session.memory = memory
-            self.sessions[session_id] = session
-            return True
-
-    async def _loaded(self, model: WorldModel, mapped: SlotMap, layout: Layout) -> Memory:
-        """The state in the slot, made the model's. What fails leaves nothing behind."""
-        memory = memory_for(model, mapped, layout)
-        if memory.copies:
-            try:
-                await self._chores.run(memory.loading(), stands=True)
-            except BaseException:
-                memory.close()
-                raise
-        return memory
+        """Make the world of a staged slot, see `Arriving.attach`."""
+        return await self.arriving.attach(
+            session_id, move_id, contract, spec, manifest, slot, self.fingerprint, landing=landing
+        )
 
     def activate(self, session_id: str, move_id: str, epoch: int) -> int:
         """Own the world from `epoch` on; returns the next block. Idempotent."""
@@ -358,70 +282,3 @@ class Engine:
     async def _gone(self, session: Session) -> None:
         await session.unmapped(BOUNDARY_TIMEOUT_S)
         self.bury(session)
-
-    async def _until_frozen(self, session: Session, move_id: str) -> None:
-        """Until the freeze is reached or taken back: whichever comes, it is no longer freezing."""
-
-        def freezing() -> bool:
-            world = session.world
-            return world.phase is Phase.FREEZING and world.move_id == move_id
-
-        await _while(freezing, session)
-
-    @contextmanager
-    def _coming(self, session_id: str) -> Iterator[None]:
-        """Keeps two calls from making one session at once.
-
-        Raises:
-            Conflict: the session is here, or on its way here.
-        """
-        known = self.sessions.get(session_id)
-        if known is not None or session_id in self._arriving:
-            phase = Phase.OPENING if known is None else known.world.phase
-            raise Conflict(
-                f"session {session_id} is on this engine already, {phase}",
-                reason="SESSION_PRESENT",
-            )
-        self._arriving.add(session_id)
-        try:
-            yield
-        finally:
-            self._arriving.discard(session_id)
-
-
-async def _while(holds: Callable[[], bool], session: Session) -> None:
-    deadline = time.monotonic() + BOUNDARY_TIMEOUT_S
-    while holds():
-        token = session.changed.token()
-        if not await wait_for_change(token, deadline - time.monotonic()):
-            raise DeadlineExceeded(
-                f"session {session.session_id} did not reach a block boundary within "
-                f"{BOUNDARY_TIMEOUT_S:g} s"
-            )
-
-
-def _check_frozen(session: Session, move_id: str) -> None:
-    if session.world.phase is not Phase.FROZEN or session.world.move_id != move_id:
-        raise Conflict(
-            f"the freeze of session {session.session_id} for move {move_id} was taken back",
-            reason="FREEZE_DROPPED",
-        )
-
-
-def _is_staged(session: Session, move_id: str, slot: move_pb2.SlotRef) -> bool:
-    world = session.world
-    return world.phase is Phase.ATTACHED and world.move_id == move_id and session.slot == slot
-
-
-def _manifest(
-    session: Session, memory: Memory, fingerprint: Fingerprint, digests: Digests | None
-) -> Manifest:
-    return Manifest(
-        session_id=session.session_id,
-        epoch=session.world.epoch,
-        block_index=session.world.block_index,
-        layout=memory.layout(),
-        fingerprint=fingerprint,
-        determinism_tier=session.contract.determinism_tier,
-        digests=digests,
-    )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import structlog
 
 from services.engine import events as ev
+from services.engine.boundary import boundary
 from services.engine.chores import Chores
 from services.engine.core import Phase
 from services.engine.fork_order import (
@@ -33,10 +34,10 @@ from services.engine.parts import Parts
 from services.engine.peers import Slots
 from services.engine.reading import to_the_end
 from services.engine.session import Session
-from services.engine.signal import Signal, wait_for_change
+from services.engine.signal import Signal
 from services.engine.slotmap import SlotMap
 from services.engine.world import SplitsNoise
-from worldline.errors import DeadlineExceeded, IntegrityError, InvariantBroken, WorldlineError
+from worldline.errors import IntegrityError, InvariantBroken, WorldlineError
 from worldline.state.difference import compare
 from worldline.state.layout import Layout
 from worldline.state.manifest import Digests
@@ -80,7 +81,6 @@ class Forking:
         slots: Slots,
         coming: Callable[[str], AbstractContextManager[None]],
         wake: Signal,
-        boundary_timeout_s: float,
     ) -> None:
         self._sessions = sessions
         self._models = models
@@ -88,7 +88,6 @@ class Forking:
         self._slots = slots
         self._coming = coming
         self._wake = wake
-        self._boundary_timeout_s = boundary_timeout_s
 
     async def fork(self, parent: Session, order: ForkOrder) -> Forked:
         """Make every branch of the order, live at the parent's next boundary, or none.
@@ -156,15 +155,7 @@ class Forking:
 
     async def _boundary(self, parent: Session) -> None:
         """Held, it begins no other block: the one in flight is the last."""
-        deadline = time.monotonic() + self._boundary_timeout_s
-        while parent.world.mid_block:
-            token = parent.changed.token()
-            if not await wait_for_change(token, deadline - time.monotonic()):
-                raise DeadlineExceeded(
-                    f"session {parent.session_id} did not reach a block boundary within "
-                    f"{self._boundary_timeout_s:g} s; it was not forked",
-                    field="session_id",
-                )
+        await boundary(parent)
 
     async def _copy(
         self,

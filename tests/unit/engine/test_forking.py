@@ -88,7 +88,7 @@ async def refused(harness: Harness, kind: type[WorldlineError], request: Any) ->
     with pytest.raises(kind) as caught:
         await harness.ask("ForkWorld", request)
     assert set(harness.engine.sessions) == before
-    assert harness.engine._arriving == set()
+    assert harness.engine.arriving.under_way == set()
     kept = [slot for slot in range(4) if slot not in harness.slots.free]
     assert sorted(set(kept) - set(taken)) == sorted(harness.slots.released)
     assert all(session.held == 0 for session in harness.engine.sessions.values())

@@ -259,7 +259,7 @@ async def test_a_cancelled_attach_gives_the_tensors_back(source: Harness, target
         await undoing.wait()
     lending.let_go()
     async with asyncio.timeout(DEADLINE_S):
-        while target.engine._arriving:
+        while target.engine.arriving.under_way:
             await target.worker.run(lambda: None)
     assert not model.lent
     await target.ask("Attach", attach_request(frozen, slot))
