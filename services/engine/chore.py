@@ -38,12 +38,9 @@ class Turns:
     asked_at: float
     #: A world stands still until it ends.
     stands: bool = False
-    #: Since when its next part waits.
-    waits_since: float = 0.0
+    #: Since when its next part waits: since the schedule was first asked about it.
+    waits_since: float = math.inf
     _latest_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_PARTS))
-
-    def __post_init__(self) -> None:
-        self.waits_since = self.asked_at
 
     @property
     def expected_s(self) -> float:
@@ -56,13 +53,16 @@ class Turns:
         ratio = STANDING_RATIO if self.stands else WAIT_RATIO
         return self.waits_since + min(WAIT_MAX_S, ratio * self.expected_s)
 
-    def took(self, part_s: float, now: float) -> None:
-        """A part is done, and the next one waits."""
+    def took(self, part_s: float) -> None:
+        """A part is done. What passes until the schedule is asked again is nobody's wait: else a
+        short part would be hard by then, and two would follow each other before a quantum.
+        """
         self._latest_s.append(part_s)
-        self.waits_since = now
+        self.waits_since = math.inf
 
     def claim(self, now: float) -> Claim:
-        """What it claims now."""
+        """What it claims of the choice that is made now."""
+        self.waits_since = min(self.waits_since, now)
         is_hard = now >= self.hard_at
         return Claim(
             session_id=self.chore_id,

@@ -129,7 +129,7 @@ class Chores:
     def _passed(self, chore: _Chore, passed: asyncio.Future[_Part]) -> None:
         chore.running = None
         part = _outcome(passed)
-        chore.turns.took(part.elapsed_s, time.monotonic())
+        chore.turns.took(part.elapsed_s)
         if part.is_last:
             chore.last = part
             self._changed.notify()

@@ -21,7 +21,8 @@ EXACT = Guard(0.0, 0.0)
 def turns(part_s: float = 0.004, *, stands: bool = False) -> Turns:
     """A chore one part of which has run, at 1.0."""
     found = Turns("chore 1", 0.5, stands)
-    found.took(part_s, 1.0)
+    found.took(part_s)
+    assert part_s == 0 or not found.claim(1.0).hard
     return found
 
 
@@ -38,6 +39,15 @@ def test_a_part_waits_for_ten_times_its_length_and_is_hard_then() -> None:
     assert choice.session_id == "chore 1", "else whoever is always late would keep it for ever"
 
 
+def test_two_parts_never_follow_each_other_however_late_the_schedule_is_asked() -> None:
+    chore = turns(1e-6)
+    assert chore.claim(2.0).hard
+    chore.took(1e-6)
+    assert chore.hard_at == math.inf
+    assert not chore.claim(3.0).hard
+    assert chore.claim(3.1).hard
+
+
 def test_a_long_part_waits_no_longer_than_the_most_and_one_unknown_not_at_all() -> None:
     assert turns(3.0).hard_at == 1.0 + WAIT_MAX_S
     assert Turns("chore 1", 0.5).claim(0.5).hard
@@ -52,9 +62,9 @@ def test_a_world_that_stands_still_waits_for_one_parts_length() -> None:
 def test_the_longest_of_the_latest_parts_is_expected() -> None:
     chore = turns(0.1)
     for _ in range(3):
-        chore.took(0.01, 2.0)
+        chore.took(0.01)
     assert chore.expected_s == 0.1
-    chore.took(0.01, 2.0)
+    chore.took(0.01)
     assert chore.expected_s == 0.01
 
 
@@ -125,7 +135,7 @@ class Device:
             else:
                 self.now += self.part_s
                 done += 1
-                self.chore.took(self.part_s, self.now)
+                self.chore.took(self.part_s)
         return self.now
 
     def _quantum(self) -> None:
