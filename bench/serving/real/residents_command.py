@@ -38,10 +38,10 @@ def residents(
     """Find how many sessions of one period keep it side by side on one real engine.
 
     The engine's own loop, worker and model, in private memory. Quanta are
-    measured first; then one session plays, two, three, until a session misses more
-    than allowed or skips a release. Beside each: whether admission would take it.
-    Exit status 1: admission would take one that is not kept; 2: wrong usage, or no
-    such device.
+    measured first; then one session plays, two, three, until a session misses
+    more than allowed or skips a release. Beside each: whether admission would
+    take it. Exit status 1: admission would take one that is not kept; 2:
+    wrong usage, or no such device.
     """
     # torch takes seconds to import, and the other commands need none.
     from bench.serving.real.residents import Question, table
