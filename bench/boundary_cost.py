@@ -28,7 +28,7 @@ from services.engine.world import Action, StateTree
 from worldline.state.tree import materialize, plan
 
 BLOCKS = 3
-GRANULES_BYTES = (4 << 10, 64 << 10, 1 << 20)
+GRANULES_BYTES = (4 << 10, 16 << 10, 64 << 10, 1 << 20)
 
 
 def main() -> int:
