@@ -111,7 +111,6 @@ class Push:
         self._wire_id: str | None = None
         #: When the target's answer to the seal was here (loop time, seconds).
         self._verified_at: float | None = None
-        #: When progress was reported last, or the first byte went (loop time, seconds).
         self._reported_at = 0.0
 
     async def run(self, requests: Requests, emit: Emit) -> None:
@@ -284,7 +283,7 @@ class Push:
             ) from None
 
     async def _send(self, armed: _Armed, frozen: Frozen, emit: Emit) -> mover_pb2.PushOutcome:
-        went_at = self._reported_at = self._runtime.now()
+        went_at = self._runtime.now()
         armed.transfer.start()
         answering = armed.receipt
         armed.answering.ended.add_done_callback(lambda _: self._note_answer(armed))
