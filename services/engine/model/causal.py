@@ -129,7 +129,7 @@ class CausalWorld:
             noise.store()
             # The context pass: the cache as later blocks see it comes from the clean latents.
             run(pass_inputs(inputs, latents, self._modulations[CONTEXT_SIGMA]))
-            return self._decode(state, latents, action)
+            return self._finish(state, latents, action)
 
     def passes(self, state: StateTree, spans: Spans) -> Callable[[PassInputs], Tensor]:
         """The passes of one block, see `transformer.predict`."""
@@ -145,7 +145,7 @@ class CausalWorld:
         first_frame = (state["first_frame"] @ self.weights.first_frame_in).to(self.weights.dtype)
         fill_first_frame(self.weights, self.pointwise, state, first_frame)
 
-    def _decode(self, state: StateTree, latents: Tensor, action: Action) -> Frames:
+    def _finish(self, state: StateTree, latents: Tensor, action: Action) -> Frames:
         inputs = DecodeInputs(latents, asked_motion(action, self._device))
         pixels = self.decode(state, inputs).cpu()
         state["block_index"] = action.block_index + 1

@@ -20,7 +20,7 @@ from services.engine.model.graphs import Graphs
 from services.engine.model.pointwise import compiled
 from services.engine.model.transformer import PassInputs, predict
 from services.engine.model.weights import Weights, in_bfloat16
-from services.engine.model.window import Spans, full_spans
+from services.engine.model.window import Spans
 from services.engine.world import StateTree
 from worldline.errors import Unavailable
 
@@ -45,10 +45,13 @@ class GraphWorld(CausalWorld):
         )
 
     def passes(self, state: StateTree, spans: Spans) -> Callable[[PassInputs], Tensor]:
-        """See `CausalWorld`. A block that fills the window records those of a full one too: what
-        is slow once in a place is so in a session's first block, which no contract holds to time.
+        """See `CausalWorld`.
+
+        Recorded when they are first launched in a place, with a session's first block while its
+        window fills and with the next once it is full: nothing interrupts a recording, and two in
+        one quantum would hold up other sessions for as long as both.
         """
-        return self._passes.at(state, spans, next_variant=full_spans(self.config))
+        return self._passes.at(state, spans)
 
     def decode(self, state: StateTree, inputs: DecodeInputs) -> Tensor:
         """See `CausalWorld`."""

@@ -60,19 +60,11 @@ class Graphs(Generic[Variant, Inputs]):
         self._result: Any = None
         self._pool: Any = None
 
-    def at(
-        self, state: StateTree, variant: Variant, *, next_variant: Variant | None = None
-    ) -> Callable[[Inputs], Tensor]:
+    def at(self, state: StateTree, variant: Variant) -> Callable[[Inputs], Tensor]:
         """The function there. A call queues it on the current stream and returns its result, a
         tensor of the caller's own. No tensor of the state may be replaced between two calls.
-
-        `next_variant` will be called there later: it is recorded now, so that its first call is no
-        slower than others, unless it was never called anywhere.
         """
-        addresses = _addresses(state)
-        if next_variant in self._ready and (next_variant, addresses) not in self._graphs:
-            self._record(state, next_variant, (next_variant, addresses), self._inputs)
-        return partial(self._launch, state, variant, (variant, addresses))
+        return partial(self._launch, state, variant, (variant, _addresses(state)))
 
     def _launch(
         self, state: StateTree, variant: Variant, place: Place[Variant], inputs: Inputs

@@ -49,13 +49,6 @@ def kept(local_end: int, capacity: int, count: int) -> range:
     return range(max(0, local_end + count - capacity), local_end)
 
 
-def full_spans(config: WorldConfig) -> Spans:
-    """Those of every block whose window was full before it."""
-    frames = (config.window_frames - config.frames_per_block, config.window_frames)
-    begin, end = (config.tokens_per_frame * at for at in frames)
-    return Spans((begin, end), frames)
-
-
 def claim_block(config: WorldConfig, state: StateTree, frame_start: int) -> Spans:
     """Make room in every wired cache for the block whose first latent frame is `frame_start`.
 

@@ -16,7 +16,6 @@ from services.engine.model.config import MG2, TINY
 from services.engine.model.pointwise import Pointwise, attend, attend_frames, compiled, plain
 from services.engine.model.rotary import phasors, rotate, rotate_pairs
 from services.engine.model.weights import build_weights, in_bfloat16
-from services.engine.model.window import claim_block, full_spans
 from tests.unit.engine.support import PrivateState, script
 from worldline.errors import Unavailable
 
@@ -115,18 +114,6 @@ def test_bfloat16_stays_near_float32() -> None:
     narrow = latents_of(CausalWorld(in_bfloat16(weights)))
     other = latents_of(CausalWorld(in_bfloat16(build_weights(MICRO, 1, CPU))))
     assert 0 < apart(wide, narrow) < 0.2 < apart(wide, other)
-
-
-def test_the_spans_of_a_full_window_are_those_that_blocks_claim() -> None:
-    session = PrivateState(CausalWorld(build_weights(MICRO, 0, CPU)))
-    claimed = []
-    for block in range(BLOCKS):
-        copied = session.copy()
-        claimed.append(claim_block(MICRO, copied.tree, block * MICRO.frames_per_block))
-        session.block(script(block))
-    filling = claimed[0]
-    assert (filling.tokens, filling.frames) == ((0, TOKENS), (0, MICRO.frames_per_block))
-    assert claimed[1:] == [full_spans(MICRO)] * (BLOCKS - 1)
 
 
 def test_only_the_blocks_products_are_narrowed() -> None:

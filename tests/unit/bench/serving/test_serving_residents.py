@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -91,10 +92,10 @@ async def test_sessions_play_side_by_side() -> None:
         worker.close()
     assert len(seen) == 3
     for one in seen:
-        # However slow the machine: a block or a skip for every release, each block once.
+        # However slow the machine, even if nothing came in time: each block once, the first not.
         indices = [block.block_index for block in one]
-        assert indices == list(range(indices[0], indices[0] + len(indices)))
-        assert indices[0] >= 1
+        assert all(later == earlier + 1 for earlier, later in pairwise(indices))
+        assert 0 not in indices
 
 
 def test_the_command_tries_until_one_is_too_many(
