@@ -24,6 +24,9 @@ _log = structlog.get_logger(__name__)
 #: How far the record of a move under way may be behind it. A short move is over by then, and none
 #: of its phases competes with its steps for the directory's thread.
 BEHIND_S = 0.05
+#: The ticket that admission holds time for, which a restarted one is told of, and why a move rolls
+#: back.
+_AT_ONCE = frozenset({MovePhase.ADMITTED, MovePhase.ROLLING_BACK})
 
 
 class Scribe:
@@ -42,10 +45,10 @@ class Scribe:
     def note(self, entry: MoveEntry) -> None:
         """Have the move's phase written within `BEHIND_S`; a later note by then takes its place.
 
-        Why a move rolls back is written at once: a restart would not know.
+        What a restart could not find out is written at once.
         """
         self._noted = entry
-        if entry.move.phase is MovePhase.ROLLING_BACK:
+        if entry.move.phase in _AT_ONCE:
             self._write()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(BEHIND_S, self._write)
