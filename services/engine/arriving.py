@@ -13,7 +13,7 @@ from services.engine import events as ev
 from services.engine.attach import check_manifest
 from services.engine.chores import Chores
 from services.engine.core import Phase
-from services.engine.making import check_quality, copies, made, memory_for, new_world
+from services.engine.making import check_quality, made, memory_for, new_world
 from services.engine.memory import Memory
 from services.engine.models import Loaded, Models
 from services.engine.parse import WorldSpec
@@ -120,12 +120,9 @@ class Arriving:
         manifest: Manifest,
         slot: move_pb2.SlotRef,
         fingerprint: Fingerprint,
-        *,
-        landing: bool = False,
-    ) -> bool:
+    ) -> None:
         """Map a staged slot and make the world in it; it generates nothing yet. Idempotent.
 
-        Whether it did: not where the state is still `landing` and would have to be read.
         `fingerprint` is this engine's.
 
         Raises:
@@ -135,15 +132,13 @@ class Arriving:
         """
         known = self._sessions.get(session_id)
         if known is not None and _is_staged(known, move_id, slot):
-            return True
+            return
         with self.coming(session_id):
             loaded = await self._models.get(spec.preset)
             check_quality(contract, loaded)
             check_manifest(manifest, session_id, loaded.layout, fingerprint, contract)
             await self._models.warm(spec.preset)
             await self._repeats(contract, loaded)
-            if landing and copies(loaded.model):
-                return False
             mapped = await self._slots.map(slot, session_id)
             world = new_world(
                 session_id,
@@ -158,7 +153,6 @@ class Arriving:
             session = Session(world, contract, loaded.model, slot)
             session.memory = memory
             self._sessions[session_id] = session
-            return True
 
     async def _loaded(self, model: WorldModel, mapped: SlotMap, layout: Layout) -> Memory:
         """The state in the slot, made the model's. What fails leaves nothing behind."""

@@ -219,12 +219,10 @@ class Engine:
         spec: WorldSpec,
         manifest: Manifest,
         slot: move_pb2.SlotRef,
-        *,
-        landing: bool = False,
-    ) -> bool:
+    ) -> None:
         """Make the world of a staged slot, see `Arriving.attach`."""
-        return await self.arriving.attach(
-            session_id, move_id, contract, spec, manifest, slot, self.fingerprint, landing=landing
+        await self.arriving.attach(
+            session_id, move_id, contract, spec, manifest, slot, self.fingerprint
         )
 
     def activate(self, session_id: str, move_id: str, epoch: int) -> int:

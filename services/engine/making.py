@@ -38,11 +38,6 @@ def new_world(
     )
 
 
-def copies(model: WorldModel) -> bool:
-    """Whether a state that arrives is read at once: its tensors are the model's own."""
-    return isinstance(model, OwnsState)
-
-
 def memory_for(model: WorldModel, mapped: SlotMap, layout: Layout) -> Memory:
     """The state of that layout in a mapped slot; nothing is loaded or begun yet."""
     if isinstance(model, OwnsState):

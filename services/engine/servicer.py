@@ -116,16 +116,8 @@ class EngineServicer(EngineServiceServicer):
         spec = spec_from_proto(request.world)
         manifest = manifest_from_proto(request.manifest)
         with span("engine.attach", session_id=session_id, move_id=move_id, epoch=manifest.epoch):
-            attached = await self._engine.attach(
-                session_id,
-                move_id,
-                contract,
-                spec,
-                manifest,
-                request.slot,
-                landing=request.landing,
-            )
-        return engine_pb2.AttachResponse(deferred=not attached)
+            await self._engine.attach(session_id, move_id, contract, spec, manifest, request.slot)
+        return engine_pb2.AttachResponse()
 
     async def Activate(  # noqa: N802
         self, request: engine_pb2.ActivateRequest, context: grpc.aio.ServicerContext

@@ -164,13 +164,9 @@ class VerifiedUnequal:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The target's engine holds the world in the staged slot and generates nothing.
-
-    `deferred`: it does not yet, because it would have to read a state that was still landing.
-    """
+    """The target's engine holds the world in the staged slot and generates nothing."""
 
     attempt: int
-    deferred: bool = False
     step: Step = Step.ATTACH
 
 

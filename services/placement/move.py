@@ -188,12 +188,7 @@ def _frozen(draft: Draft, event: ev.Frozen) -> str:
     draft.set(source_slot=event.slot, block_index=event.block_index)
     draft.enter(MovePhase.FROZEN)
     draft.run(Step.PUSH)
-    if draft.move.goal < Goal.COMMIT:
-        return f"frozen at block {event.block_index}; push"
-    # An attached world reads nothing: it need not wait for the bytes, nor for the verdict on them.
-    # The commit waits for all of it.
-    draft.run(Step.ATTACH)
-    return f"frozen at block {event.block_index}; push and attach"
+    return f"frozen at block {event.block_index}; push"
 
 
 def _pushed(draft: Draft, event: ev.Pushed) -> str:
@@ -224,8 +219,8 @@ def _verify(draft: Draft) -> str:
     draft.run(Step.VERIFY)
     if draft.move.goal < Goal.COMMIT:
         return "verify at rest"
-    if draft.move.attached or draft.move.awaits(Step.ATTACH):
-        return "verify at rest"
+    # An attached world generates nothing: it need not wait for the verdict, the commit does. Not
+    # before the push has ended: that the engine answers now is what the commit relies on.
     draft.run(Step.ATTACH)
     return "verify at rest and attach"
 
@@ -246,16 +241,7 @@ def _verified_unequal(draft: Draft, event: ev.VerifiedUnequal) -> str:
     return "the bytes differ; a commit will refuse"
 
 
-def _attached_early(draft: Draft, event: ev.Attached) -> str:
-    draft.set(attached=not event.deferred)
-    return f"{'to attach later' if event.deferred else 'attached'}; {_under_way(draft)}"
-
-
 def _attached(draft: Draft, event: ev.Attached) -> str:
-    if event.deferred:
-        draft.run(Step.ATTACH)
-        return "attach what has landed by now"
-    draft.set(attached=True)
     return _commit_when_ready(draft, "attached")
 
 
@@ -402,7 +388,6 @@ def _build_table() -> dict[tuple[MovePhase, type], _Handler]:
         (phase.RESERVED, ev.Frozen): _frozen,
         (phase.RESERVED, ev.Asked): _not_now,
         (phase.FROZEN, ev.Pushed): _pushed,
-        (phase.FROZEN, ev.Attached): _attached_early,
         (phase.FROZEN, ev.Asked): _not_now,
         (phase.STAGED, ev.Asked): _asked_verify,
         (phase.STAGED, ev.VerifiedEqual): _verified_equal,

@@ -46,8 +46,6 @@ class Move:
     reservation_id: str = ""
     source_slot: SlotName | None = None
     target_slot: SlotName | None = None
-    #: The target's engine holds the world.
-    attached: bool = False
     block_index: int = 0
     source_digest: int = 0
     target_digest: int = 0

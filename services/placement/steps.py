@@ -383,9 +383,8 @@ class Steps:
             world=world_to_proto(session.world),
             manifest=manifest_to_proto(manifest),
             slot=slot,
-            landing=move.phase is MovePhase.FROZEN,
         )
-        answer: engine_pb2.AttachResponse = await self._idempotent(
+        await self._idempotent(
             move.target,
             lambda: call(
                 self._peers.engine(move.target.engine_id).Attach,
@@ -394,7 +393,7 @@ class Steps:
             ),
             attempts=1,  # it is not: where it may have taken effect it is undone
         )
-        return ev.Attached(attempt, deferred=answer.deferred)
+        return ev.Attached(attempt)
 
     async def _record_commit(
         self, entry: MoveEntry, context: MoveContext, attempt: int

@@ -64,7 +64,6 @@ def parse(words: list[str]) -> ev.Event:
         "admitted_warm": ev.Admitted(
             attempt, TICKET, Verdict.admit("yes"), party(rest), tier_dropped=False, warm=True
         ),
-        "deferred": ev.Attached(attempt, deferred=True),
         "warmed": ev.Warmed(attempt),
         "armed": ev.Armed(attempt),
         "frozen": ev.Frozen(attempt, SlotName("n1", 0, 1), 7),

@@ -104,32 +104,6 @@ async def test_a_world_continues_bit_for_bit_on_another_engine(
     assert {b.epoch for b in after} == {2}
 
 
-async def test_a_world_may_be_attached_before_its_bytes_are_there(
-    source: Harness, target: Harness
-) -> None:
-    await source.open()
-    async with source.join(0) as player:
-        await player.joined()
-        before = await player.play(0, 3)
-    frozen = await source.freeze()
-    slot = await target.slots.allocate("s1", 0)
-    early = attach_request(frozen, slot, landing=True)
-    assert not (await target.ask("Attach", early)).deferred
-    assert target.engine.session("s1").world.phase is Phase.ATTACHED
-    extent_bytes = frozen.manifest.layout.extent_bytes
-    with (
-        source.slots.server.bytes_of(frozen.slot.slot_index) as here,
-        target.slots.server.bytes_of(slot.slot_index) as there,
-    ):
-        assert not any(there[:extent_bytes]), "it wrote where bytes are about to land"
-        there[:extent_bytes] = here[:extent_bytes]
-    await target.ask("Activate", activate())
-    async with target.join(3) as player:
-        await player.joined()
-        after = await player.play(3, 3)
-    assert [(b.state_digest, b.frames_digest) for b in [*before, *after]] == twin_digests(6)
-
-
 async def test_a_late_client_finds_its_last_blocks_at_the_old_engine(
     source: Harness, target: Harness
 ) -> None:

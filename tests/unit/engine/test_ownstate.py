@@ -92,23 +92,6 @@ async def test_a_world_moves_between_slots_and_tensors(
         assert target.engine.session("s1").memory.state is state
 
 
-async def test_a_state_that_would_be_read_is_not_attached_while_it_lands(
-    source: Harness, target: Harness
-) -> None:
-    there = make_owning(target)
-    await source.open()
-    before = await played(source, 0, 1)
-    frozen = await source.freeze()
-    slot = await push(source, target, frozen)
-    early = await target.ask("Attach", attach_request(frozen, slot, landing=True))
-    assert early.deferred
-    assert not there.lent
-    assert not target.engine.sessions
-    assert not (await target.ask("Attach", attach_request(frozen, slot))).deferred
-    await target.ask("Activate", activate())
-    assert before + await played(target, 1, 1) == twin_digests(2)
-
-
 async def test_there_and_back_into_the_same_addresses(source: Harness, target: Harness) -> None:
     here, there = make_owning(source, sets=1), make_owning(target, sets=1)
     held = addresses(here.free[0]), addresses(there.free[0])

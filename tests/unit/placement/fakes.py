@@ -107,8 +107,6 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         self.measured: list[RequestShape] = []
         #: By preset, where two runs of it part here.
         self.differs: dict[str, str] = {}
-        #: Whether it reads a state at once, and so not before it has landed.
-        self.copies = False
 
     def manifest(self, session_id: str, *, digests: bool) -> Manifest:
         return Manifest(
@@ -212,12 +210,8 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         return await self._do("Thaw", work)
 
     async def Attach(self, request: Any, context: Any) -> Any:
-        # Beside the push nobody has any yet.
-        assert request.landing != request.manifest.HasField("digests")
-        if request.landing and self.copies:
-            return engine_pb2.AttachResponse(deferred=True)
-
         def work() -> Any:
+            assert request.manifest.HasField("digests")
             self.worlds[request.session_id] = ("attached", request.manifest.epoch)
             self.slots[request.session_id] = request.slot
             assert request.manifest.determinism_tier == request.contract.determinism_tier

@@ -70,7 +70,7 @@ def completions(step_of: Step, attempt: int) -> list[ev.Event]:
         Step.FREEZE: [ev.Frozen(attempt, SlotName("n1", 0, 1), 7), failed],
         Step.PUSH: [ev.Pushed(attempt, 1, 1, PushFigures(1, 1, 1, 1, 1.0, 0.0, 1)), failed],
         Step.VERIFY: [ev.VerifiedEqual(attempt, 1), ev.VerifiedUnequal(attempt, FAILURE), failed],
-        Step.ATTACH: [ev.Attached(attempt), ev.Attached(attempt, deferred=True), failed],
+        Step.ATTACH: [ev.Attached(attempt), failed],
         # A commit never just fails: the directory is asked until it answers.
         Step.RECORD_COMMIT: [ev.CommitRecorded(attempt), ev.CommitLost(attempt, FAILURE)],
     }
