@@ -76,7 +76,7 @@ def by_parts(
 ) -> Parts[None]:
     """Touch every part of these tensors, by the tensor's number and an index into it.
 
-    A part has as many parts as come to `most_bytes_of`.
+    One part of the work touches as many as come to `most_bytes_of`.
     """
     done_bytes = 0
     for number, tensor in enumerate(tensors):

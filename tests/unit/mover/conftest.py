@@ -13,6 +13,8 @@ from services.mover.transport.base import Transport
 from services.mover.transport.memory import MemoryTransport
 from services.mover.transport.ucx import UcxTransport
 from tests.unit.mover.cluster import Cluster, start_admission, start_node
+from tests.unit.mover.faulty import FaultyTransport
+from tests.unit.mover.spoiled_wire import FACTORIES, LAYOUT, SIZES, Wire
 
 TRANSPORTS: dict[str, Callable[[], Transport]] = {"memory": MemoryTransport, "ucx": UcxTransport}
 
@@ -43,3 +45,11 @@ async def memory_cluster(build: Callable[..., Any]) -> Cluster:
 async def cluster(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Cluster:
     factory = TRANSPORTS[request.param]
     return await build(factory(), factory())
+
+
+@pytest.fixture(params=["in-place", "memory", "on-the-loop"])
+async def wire(request: pytest.FixtureRequest, build: Callable[..., Any]) -> Wire:
+    factory = FACTORIES[request.param]
+    ends = {name: FaultyTransport(factory()) for name in ("a", "b")}
+    cluster = await build(ends["a"], ends["b"], **SIZES)
+    return Wire(cluster, ends, await cluster.live_slot(LAYOUT))

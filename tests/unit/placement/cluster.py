@@ -12,7 +12,10 @@ from services.placement.main import SERVICE_NAME, Placement
 from services.placement.peers import Deadlines
 from services.placement.settings import PlacementSettings
 from services.placement.traces import TraceStore
-from tests.unit.placement.fakes import FakeAdmission, FakeEngine, FakeMover, Faults, serve
+from tests.unit.placement.fake_admission import FakeAdmission, serve
+from tests.unit.placement.fake_engine import FakeEngine
+from tests.unit.placement.fake_mover import FakeMover
+from tests.unit.placement.faults import Faults
 from tests.unit.placement.makers import contract
 from worldline.contract import Contract, contract_to_proto
 from worldline.rpc.channel import PROTOCOL_VERSION, call, mapped_errors, open_channel

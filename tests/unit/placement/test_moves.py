@@ -11,7 +11,7 @@ import pytest
 from services.placement import node_table
 from services.placement.probe import LARGE_COUNT, SMALL_COUNT
 from tests.unit.placement.cluster import SHORT, Cluster, running_cluster
-from tests.unit.placement.fakes import DIGESTS, FLIPPED
+from tests.unit.placement.faults import DIGESTS, FLIPPED
 from tests.unit.placement.makers import OTHER_TORCH, contract
 from worldline.contract import DeterminismTier
 from worldline.errors import (

@@ -10,7 +10,7 @@ import pytest
 
 from services.placement import suspension_task
 from tests.unit.placement.cluster import running_cluster
-from tests.unit.placement.fakes import FLIPPED
+from tests.unit.placement.faults import FLIPPED
 from tests.unit.placement.suspensions import (
     check_live,
     check_suspended,

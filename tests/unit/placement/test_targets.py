@@ -16,7 +16,7 @@ from services.placement.fleet import Fleet
 from services.placement.targets import Target, named_target, target_of
 from services.placement.values import Party
 from tests.unit.placement.cluster import DIGEST_RATE_BYTES_PER_S, Cluster, running_cluster
-from tests.unit.placement.fakes import LAYOUT
+from tests.unit.placement.faults import LAYOUT
 from tests.unit.placement.makers import candidate, engine, node
 from worldline.errors import InvalidInput
 from worldline.v1 import admission_pb2, move_pb2

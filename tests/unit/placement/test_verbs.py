@@ -10,7 +10,7 @@ import pytest
 
 from services.placement import events as ev
 from tests.unit.placement.cluster import Cluster, running_cluster
-from tests.unit.placement.fakes import DIGESTS, FLIPPED
+from tests.unit.placement.faults import DIGESTS, FLIPPED
 from worldline.errors import Conflict, IntegrityError, NotFound, TransferFailed, Unavailable
 from worldline.v1 import move_pb2, placement_pb2
 from worldline.verdict import RejectReason, Verdict
