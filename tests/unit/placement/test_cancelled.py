@@ -2,7 +2,7 @@
 
 Whoever calls, whichever way the call ends, the move comes to one typed end, the world runs in one
 place, nothing is left behind, and the next move goes as any other. Between movers the same of
-`Land`: tests/unit/mover/test_faults_wire.py.
+`Land`: tests/unit/mover/test_faults_wire.py and test_faults_ends.py.
 """
 
 from __future__ import annotations
