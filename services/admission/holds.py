@@ -1,8 +1,8 @@
 """Hold: what one ticket keeps from others, all of it for one planned interval of the wire.
 
 Receiver ingress, sender egress, the opposite direction of the pair, verification on the receiving
-host, and a shadow slot. A hold ends when its move is finished, or at its deadline, whichever comes
-first: nothing leaks when its holder dies.
+host, and a shadow slot, but for a probe's, which gives way. A hold ends when its move is finished,
+or at its deadline, whichever comes first: nothing leaks when its holder dies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from services.admission.calendar import Interval
 from services.admission.requests import MoveRequest, MoveTarget
 from worldline.errors import InvariantBroken
-from worldline.ticket import TicketClaims
+from worldline.ticket import MovePurpose, TicketClaims
 from worldline.verdict import Verdict
 
 #: Nobody is told to ask again sooner than this.
@@ -122,9 +122,11 @@ class HoldBook:
             (self._into, target.node_id),
             (self._out_of, source),
             (self._between, (source, target.node_id)),
-            (self._on_slots, (target.node_id, target.engine_id)),
             (self._of_client, hold.client_id),
         ]
+        # A probe's slot gives way.
+        if hold.claims.purpose is not MovePurpose.PROBE:
+            kept.append((self._on_slots, (target.node_id, target.engine_id)))
         if target.host_id and target.digest_rate_bytes_per_s > 0:
             kept.append((self._on_host, target.host_id))
         return kept

@@ -13,7 +13,7 @@ import structlog
 from services.mover.devices import Device
 from services.mover.digestrate import measured_digest_rate
 from services.mover.runtime import MoverRuntime
-from services.mover.slots import SlotRole, ref_from_proto, ref_to_proto
+from services.mover.slots import SlotRole, SlotState, ref_from_proto, ref_to_proto
 from worldline.devicename import CPU
 from worldline.errors import NotFound, Unavailable, WorldlineError
 from worldline.rpc.channel import PROTOCOL_VERSION, call
@@ -134,6 +134,7 @@ class Membership:
                 session_id=state.session_id,
                 age_ms=round((now - state.since) * 1e3),
                 device=state.device,
+                gives_way=_gives_way(state, now, runtime.settings.probe_gives_way_within_s),
             )
             for state in runtime.slots.states()
             if state.role is not SlotRole.FREE
@@ -155,3 +156,11 @@ class Membership:
             with contextlib.suppress(WorldlineError):
                 dropped = await runtime.parking.drop_orphan(name)
                 _log.info("membership.parked_orphan_dropped", park_id=name, done=dropped)
+
+
+def _gives_way(state: SlotState, now: float, within_s: float) -> bool:
+    """Whether who needs that slot would have it in time: a probe's that has ended and is not quiet
+    yet may never be.
+    """
+    overdue = state.role is SlotRole.QUARANTINED and now - state.since >= within_s
+    return state.gives_way and not overdue

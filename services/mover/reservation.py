@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
+from services.mover.givingway import gave_way
 from services.mover.slots import SlotRef
 from worldline.errors import (
     Conflict,
@@ -95,13 +97,20 @@ class Reservation:
     sealed: SegmentDigests | None = None
 
 
+class _End(NamedTuple):
+    """How a reservation ended; `gave_way`: a probe's, because somebody needed its slot."""
+
+    why: str
+    gave_way: bool
+
+
 class Reservations:
     """The reservations of one node."""
 
     def __init__(self, staged_hold_s: float) -> None:
         self._staged_hold_s = staged_hold_s
         self._living: dict[str, Reservation] = {}
-        self._ended: OrderedDict[str, str] = OrderedDict()
+        self._ended: OrderedDict[str, _End] = OrderedDict()
 
     def in_force(self) -> int:
         """How many are under way; from any thread."""
@@ -149,14 +158,18 @@ class Reservations:
 
         Raises:
             Conflict: it has ended (RESERVATION_ENDED), the message says how.
+            CapacityExhausted: it was a probe's, which gave way (PROBE_GAVE_WAY).
             NotFound: there was none.
         """
         reservation = self._living.get(reservation_id)
         if reservation is not None:
             return reservation
-        if reservation_id in self._ended:
+        ended = self._ended.get(reservation_id)
+        if ended is not None:
+            if ended.gave_way:
+                raise gave_way(reservation_id)
             raise Conflict(
-                f"reservation {reservation_id} has ended: {self._ended[reservation_id]}",
+                f"reservation {reservation_id} has ended: {ended.why}",
                 reason="RESERVATION_ENDED",
                 field="reservation_id",
             )
@@ -352,11 +365,11 @@ class Reservations:
         self._change(reservation, ReservationState.PROMOTED)
         return True
 
-    def end(self, reservation_id: str, why: str) -> Reservation | None:
+    def end(self, reservation_id: str, why: str, *, gave_way: bool = False) -> Reservation | None:
         """Forget a reservation, remembering why. None when it had ended before."""
         reservation = self._living.pop(reservation_id, None)
         if reservation is not None:
-            self._ended[reservation_id] = why
+            self._ended[reservation_id] = _End(why, gave_way)
             while len(self._ended) > _ENDED_MAX:
                 self._ended.popitem(last=False)
         return reservation

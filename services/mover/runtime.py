@@ -16,6 +16,7 @@ import structlog
 from services.mover.devices import describe_devices
 from services.mover.digesting import SlotDigest, slot_digest
 from services.mover.gate import TicketGate
+from services.mover.givingway import GAVE_WAY, gave_way
 from services.mover.landing import Landing
 from services.mover.memory.allocate import allocate_memory
 from services.mover.memory.base import Descriptor, Export, SlotMemory
@@ -25,6 +26,7 @@ from services.mover.parking import Parking
 from services.mover.reservation import Reservation, Reservations
 from services.mover.reserving import Reserving
 from services.mover.settings import MoverSettings
+from services.mover.slotqueue import SlotQueue
 from services.mover.slots import Shelf, SlotRef, SlotRole, SlotState, SlotTable
 from services.mover.slotserver import SlotServer, Tokens
 from services.mover.staging import Staging, cuda_staging
@@ -46,7 +48,7 @@ from worldline.rpc.channel import ChannelPool
 from worldline.state.gf2 import make_tables
 from worldline.state.layout import Layout
 from worldline.telemetry import carried, instruments, span
-from worldline.ticket import SignedTicket
+from worldline.ticket import MovePurpose, SignedTicket, TicketClaims
 
 _log = structlog.get_logger(__name__)
 
@@ -84,6 +86,7 @@ class MoverRuntime:
             for device in self.devices
         )
         self.slots = SlotTable(settings.node_id, shelves, self.now(), generation_start())
+        self.queue = SlotQueue(self.slots, self._end_probe, settings.probe_gives_way_within_s)
         self.reservations = Reservations(settings.staged_hold_s)
         self.book = TicketBook()
         self.reserving = Reserving()
@@ -206,10 +209,9 @@ class MoverRuntime:
         """A LIVE slot of zeros on that device; on the first where it is empty.
 
         Raises:
-            InvalidInput: this node has no slots there.
-            CapacityExhausted: no free slot, or too large a state.
+            InvalidInput, CapacityExhausted: as `SlotQueue.take`.
         """
-        slot = self.slots.allocate(session_id, extent_bytes, SlotRole.LIVE, self.now(), device)
+        slot = await self.queue.take(session_id, extent_bytes, SlotRole.LIVE, device)
         await self._prepare(slot, extent_bytes, zero=True)
         return slot
 
@@ -219,10 +221,9 @@ class MoverRuntime:
         """A SHADOW slot that whoever asks for it fills, then promotes or releases.
 
         Raises:
-            InvalidInput: this node has no slots there.
-            CapacityExhausted: no free slot, or too large a state.
+            InvalidInput, CapacityExhausted: as `SlotQueue.take`.
         """
-        slot = self.slots.allocate(session_id, extent_bytes, SlotRole.SHADOW, self.now(), device)
+        slot = await self.queue.take(session_id, extent_bytes, SlotRole.SHADOW, device)
         await self._prepare(slot, extent_bytes, zero=False)
         return slot
 
@@ -331,12 +332,14 @@ class MoverRuntime:
         with span("mover.reserve", move_id=claims.move_id, bytes=layout.extent_bytes):
             subject = Subject(claims.session_id, layout.topology_hash, layout.extent_bytes)
             check_target(claims, self.node_id, subject)
-            now = self.now()
-            self.book.check(claims, Use.RESERVE, now)
-            slot = self.slots.allocate(
-                claims.session_id, layout.extent_bytes, SlotRole.SHADOW, now, device
-            )
-            self.book.redeem(claims, Use.RESERVE, admitted.grant_by, now)
+            self.book.check(claims, Use.RESERVE, self.now())
+            slot = await self._shadow(claims, layout.extent_bytes, device)
+            try:
+                self.book.redeem(claims, Use.RESERVE, admitted.grant_by, self.now())
+            except TicketRefused:
+                # Another call with it, while this one waited for a slot.
+                self.slots.release(slot, self.now())
+                raise
             reservation = self.reservations.add(
                 claims, slot, layout.extent_bytes, offer_by_s(claims, admitted.grant_by)
             )
@@ -352,6 +355,21 @@ class MoverRuntime:
             finally:
                 self.reserving.decided(reservation_id)
             return reservation_id, slot
+
+    async def _shadow(self, claims: TicketClaims, extent_bytes: int, device: str) -> SlotRef:
+        """A slot for what the ticket allows; a probe's gives way."""
+        if claims.purpose is MovePurpose.PROBE:
+            return self.queue.take_for_probe(claims.session_id, extent_bytes, device)
+        return await self.queue.take(claims.session_id, extent_bytes, SlotRole.SHADOW, device)
+
+    def _end_probe(self, slot: SlotRef) -> None:
+        """Somebody needs its slot: its reservation ends, and is told why."""
+        reservation = self.reservations.of_slot(slot)
+        if reservation is None:
+            self.slots.release(slot, self.now())
+            return
+        _log.info("probe.gave_way", reservation=reservation.reservation_id, slot=slot.slot_index)
+        self.give_up(reservation.reservation_id, gave_way(reservation.reservation_id))
 
     async def reserved(self, reservation_id: str, until: float) -> Reservation:
         """The reservation; one that is being made, or still to come, is waited for `until` then.
@@ -376,7 +394,9 @@ class MoverRuntime:
 
     def give_up(self, reservation_id: str, cause: WorldlineError) -> None:
         """End a reservation: its landing is aborted, its slot is free once it is quiet."""
-        reservation = self.reservations.end(reservation_id, cause.message)
+        reservation = self.reservations.end(
+            reservation_id, cause.message, gave_way=cause.reason == GAVE_WAY
+        )
         if reservation is None:
             return
         self.landing.decided(reservation_id)
@@ -434,6 +454,7 @@ class MoverRuntime:
             "landings": len(self.landings),
             "tickets_remembered": len(self.book),
             "slot_tokens": len(self._tokens),
+            "slots_waited_for": len(self.queue),
             "channels": len(self.channels),
         }
 

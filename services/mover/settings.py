@@ -89,6 +89,13 @@ class MoverSettings(ServiceSettings):
     staged_hold_s: float = Field(
         120.0, gt=0, le=86_400, description="how long a landed state waits to be promoted"
     )
+    probe_gives_way_within_s: float = Field(
+        3.0,
+        gt=0,
+        le=60,
+        description="how long whoever needs the slot of a probe waits for it: until no request of "
+        "that probe is left",
+    )
     wires_into_max: int = Field(
         1,
         ge=1,

@@ -8,9 +8,11 @@ and nobody may read, write or reuse it until the last pin is gone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from services.mover.givingway import Room
 from worldline.errors import (
     CapacityExhausted,
     Conflict,
@@ -89,6 +91,8 @@ class SlotState:
     pins: int
     #: Where it rests, by the node's name for it.
     device: str = "cpu"
+    #: Whether it is a probe's: whoever needs a slot has it.
+    gives_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,16 @@ class Shelf:
 
 
 class _Slot:
-    __slots__ = ("extent_bytes", "generation", "pins", "role", "session_id", "shelf", "since")
+    __slots__ = (
+        "extent_bytes",
+        "generation",
+        "gives_way",
+        "pins",
+        "role",
+        "session_id",
+        "shelf",
+        "since",
+    )
 
     def __init__(self, shelf: Shelf, generation: int, now: float) -> None:
         self.shelf = shelf
@@ -112,6 +125,7 @@ class _Slot:
         self.extent_bytes = 0
         self.since = now
         self.pins = 0
+        self.gives_way = False
 
 
 class SlotTable:
@@ -127,6 +141,11 @@ class SlotTable:
             for shelf in shelves
             for _ in range(shelf.slot_count)
         ]
+        self._on_free: list[Callable[[str], None]] = []
+
+    def on_free(self, freed: Callable[[str], None]) -> None:
+        """Call this with the device of every slot that becomes FREE."""
+        self._on_free.append(freed)
 
     def shelf(self, device: str) -> Shelf:
         """The shelf of a device, named or by its UUID; the first where `device` is empty.
@@ -144,15 +163,12 @@ class SlotTable:
             field="device",
         )
 
-    def allocate(
-        self, session_id: str, extent_bytes: int, role: SlotRole, now: float, device: str = ""
-    ) -> SlotRef:
-        """Take the lowest free slot of a device (see `shelf`), under a new generation.
+    def fitting(self, extent_bytes: int, device: str = "") -> Shelf:
+        """The shelf of a device (see `shelf`), where a state of that size fits its slots.
 
         Raises:
             InvalidInput: as `shelf`.
-            CapacityExhausted: no free slot (NO_FREE_SLOT), or the state does not fit one
-                (STATE_TOO_LARGE).
+            CapacityExhausted: it does not (STATE_TOO_LARGE).
         """
         shelf = self.shelf(device)
         if extent_bytes > shelf.slot_bytes:
@@ -162,16 +178,50 @@ class SlotTable:
                 reason="STATE_TOO_LARGE",
                 field="extent_bytes",
             )
+        return shelf
+
+    def allocate(
+        self,
+        session_id: str,
+        extent_bytes: int,
+        role: SlotRole,
+        now: float,
+        device: str = "",
+        *,
+        gives_way: bool = False,
+    ) -> SlotRef:
+        """Take the lowest free slot of a device (see `shelf`), under a new generation.
+
+        Raises:
+            InvalidInput, CapacityExhausted: as `fitting`; or no slot is free (NO_FREE_SLOT).
+        """
+        shelf = self.fitting(extent_bytes, device)
         for index, slot in enumerate(self._slots):
             if slot.shelf is shelf and slot.role is SlotRole.FREE:
                 slot.generation += 1
                 slot.session_id = session_id
                 slot.extent_bytes = extent_bytes
+                slot.gives_way = gives_way
                 self._change(slot, index, role, now)
                 return SlotRef(self.node_id, index, slot.generation)
-        raise CapacityExhausted(
-            f"all {shelf.slot_count} slots of node {self.node_id} on {shelf.device} are in use",
+        raise self.full(shelf)
+
+    def full(self, shelf: Shelf, why: str = "") -> CapacityExhausted:
+        """No slot of that shelf is to be had (NO_FREE_SLOT)."""
+        return CapacityExhausted(
+            f"all {shelf.slot_count} slots of node {self.node_id} on {shelf.device} are in use"
+            f"{why}",
             reason="NO_FREE_SLOT",
+        )
+
+    def room(self, shelf: Shelf) -> Room:
+        """Which slots of that shelf can be had, now or soon."""
+        states = [self._state(index) for index, one in enumerate(self._slots) if one.shelf is shelf]
+        probes = [one for one in states if one.gives_way]
+        return Room(
+            free_count=sum(one.role is SlotRole.FREE for one in states),
+            leaving_count=sum(one.role is SlotRole.QUARANTINED for one in probes),
+            probing=tuple(one.ref for one in probes if one.role is SlotRole.SHADOW),
         )
 
     def resolve(
@@ -278,12 +328,16 @@ class SlotTable:
             since=slot.since,
             pins=slot.pins,
             device=slot.shelf.device,
+            gives_way=slot.gives_way,
         )
 
     def _free(self, slot: _Slot, index: int, now: float) -> None:
         slot.session_id = ""
         slot.extent_bytes = 0
+        slot.gives_way = False
         self._change(slot, index, SlotRole.FREE, now)
+        for freed in self._on_free:
+            freed(slot.shelf.device)
 
     def _change(self, slot: _Slot, index: int, role: SlotRole, now: float) -> None:
         if (slot.role, role) not in TRANSITIONS:

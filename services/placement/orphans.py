@@ -25,6 +25,8 @@ class SlotUse:
     session_id: str
     age_ms: int
     device: str = "cpu"
+    #: A probe's: whoever needs a slot has this one.
+    gives_way: bool = False
 
 
 def find_orphans(
@@ -77,8 +79,9 @@ def foreign_slots(
 ) -> tuple[SlotUse, ...]:
     """Slots in use that the directory does not count itself.
 
-    They are quarantined, orphaned, or probing; or were released since the report was made.
+    They are quarantined or orphaned, or were released since the report was made. Those that give
+    way are in nobody's way.
     """
     known = {one.session_id for one in sessions if one.node_id == node_id}
     known |= {one.session_id for one in moves}
-    return tuple(use for use in uses if use.session_id not in known)
+    return tuple(use for use in uses if not use.gives_way and use.session_id not in known)

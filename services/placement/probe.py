@@ -2,7 +2,9 @@
 
 Two sizes, so that set-up time and rate can be told apart; each several times, so that the spread
 shows before a move pays for not knowing it. A probe has its own move id and ticket, lands in a
-SHADOW slot that can never be promoted, and gives everything back whatever happens.
+SHADOW slot that can never be promoted, and gives everything back whatever happens. Whoever needs
+that slot meanwhile has it: the probe is refused then, and its path measured when somebody asks
+again.
 """
 
 from __future__ import annotations
@@ -41,6 +43,12 @@ PUSHES_MIN = SMALL_COUNT + 1
 LARGE_COUNT = 5
 #: No repeat begins later than this: on a slow path one measurement has to do.
 REPEAT_WITHIN_S = 0.5
+#: What movers say to a probe for whose wire or slot there is no room: others go first.
+_REASONS = {
+    "WIRE_TOO_LATE": RejectReason.WIRE_TOO_LATE,
+    "NO_FREE_SLOT": RejectReason.TARGET_FULL,
+    "PROBE_GAVE_WAY": RejectReason.TARGET_FULL,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +155,12 @@ class Probe:
                 finish.push_stats.CopyFrom(stats)
             return stats
         except CapacityExhausted as error:
-            if error.reason != RejectReason.WIRE_TOO_LATE.name:
+            # Others were quicker to ask: an answer, as if admission had known.
+            reason = _REASONS.get(error.reason)
+            if reason is None:
                 raise
-            # Others were quicker to ask for the wire: an answer, as if admission had known.
             return Verdict.reject(
-                RejectReason.WIRE_TOO_LATE,
-                error.message,
-                retry_after_ms=error.retry_after_ms or RETRY_AFTER_MS,
+                reason, error.message, retry_after_ms=error.retry_after_ms or RETRY_AFTER_MS
             )
         finally:
             with contextlib.suppress(WorldlineError):  # the ticket expires by itself

@@ -158,6 +158,7 @@ def use_from_proto(message: placement_pb2.RenewNodeRequest.SlotUse) -> SlotUse:
         session_id=message.session_id,
         age_ms=message.age_ms,
         device=message.device,
+        gives_way=message.gives_way,
     )
 
 

@@ -46,8 +46,6 @@ async def test_a_branch_moves_and_goes_on_as_its_twin_that_stayed(
 ) -> None:
     """The same number of the same state is the same branch; no other sees what it writes."""
     stage = await make_stage(cluster, client, blocks=8)
-    # A probe of the path may have a slot, and every one of them is needed.
-    await until(lambda: free_slots(client, SLOTS - 1))
     async with bounded():
         (stays,) = await stage.session.fork(first_branch=4)
         (goes,) = await stage.session.fork(first_branch=4)

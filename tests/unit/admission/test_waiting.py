@@ -155,6 +155,19 @@ def test_the_last_slot_is_leased_once() -> None:
     assert admission.admit_move(second, "t2", 0.0).verdict.admitted
 
 
+def test_a_probe_leases_no_slot() -> None:
+    """It gives way at its mover; a move has its slot to itself, also before probes."""
+    admission = measured(("a", "b"), ("c", "b"))
+    one = (receiver("b", slots_free=1),)
+    probing = dataclasses.replace(probe(1, extent_bytes=1 << 20), targets=one)
+    assert admission.admit_move(probing, "t1", 0.0).verdict.admitted
+    moving = dataclasses.replace(move(2, "c"), targets=one)
+    assert admission.admit_move(moving, "t2", 0.0).verdict.admitted
+    admission.finish_move(report(probing), 0.0)
+    again = dataclasses.replace(probe(3, "d"), targets=one)
+    assert admission.admit_move(again, "t3", 0.0).verdict.reason is RejectReason.TARGET_FULL
+
+
 def test_the_queue_of_one_receiver_is_bounded() -> None:
     admission = measured(*[(name, "b") for name in "acde"], queue_max=2)
     for number, source in enumerate("ac"):

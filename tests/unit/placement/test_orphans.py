@@ -73,8 +73,10 @@ def test_what_the_directory_counts_itself_is_not_foreign() -> None:
     uses = (
         replace(USE, session_id="s"),
         replace(USE, session_id="coming"),
-        replace(USE, session_id="probe-1", live=False),
+        replace(USE, session_id="other", live=False),
     )
     moves = (entry(session_id="coming").move,)
     assert foreign_slots(uses, "n1", (session(),), moves) == uses[2:]
     assert foreign_slots(uses, "n2", (session(),), moves) == (uses[0], uses[2])
+    gives_way = replace(uses[2], gives_way=True)
+    assert foreign_slots((gives_way,), "n1", (session(),), moves) == ()

@@ -173,16 +173,12 @@ async def renew_node(
     cluster: Cluster,
     uses: list[tuple[move_pb2.SlotRef, str]],
     incarnation: str = "j1",
+    **changes: Any,
 ) -> list[move_pb2.SlotRef]:
     request = placement_pb2.RenewNodeRequest(node_id="n1", incarnation=incarnation)
+    use = {"role": move_pb2.SLOT_ROLE_LIVE, "age_ms": 1, "device": "cpu"} | changes
     for slot, session_id in uses:
-        request.slots.add(
-            slot=slot,
-            role=move_pb2.SLOT_ROLE_LIVE,
-            session_id=session_id,
-            age_ms=1,
-            device="cpu",
-        )
+        request.slots.add(slot=slot, session_id=session_id, **use)
     return list((await cluster.ask("RenewNode", request)).orphans)
 
 
@@ -215,7 +211,7 @@ async def test_a_closed_sessions_slot_is_kept_until_its_engine_lets_go(cluster: 
 
 async def test_foreign_slots_count_as_taken(cluster: Cluster) -> None:
     foreign = [
-        (move_pb2.SlotRef(node_id="n1", slot_index=index, generation=9), f"probe-{index}")
+        (move_pb2.SlotRef(node_id="n1", slot_index=index, generation=9), f"other-{index}")
         for index in range(4)
     ]
     await renew_node(cluster, foreign)
@@ -223,6 +219,19 @@ async def test_foreign_slots_count_as_taken(cluster: Cluster) -> None:
     assert (await cluster.open("n1")).verdict.reason == RejectReason.DEVICE_FULL
     await renew_node(cluster, [])
     assert (await nodes(cluster))["n1"].devices[0].slots_free == 4
+
+
+async def test_slots_of_probes_count_as_free(cluster: Cluster) -> None:
+    """Their mover says that whoever needs one has it."""
+    probing = [
+        (move_pb2.SlotRef(node_id="n1", slot_index=index, generation=9), f"probe-{index}")
+        for index in range(4)
+    ]
+    shadow = move_pb2.SLOT_ROLE_SHADOW
+    await renew_node(cluster, probing, role=shadow, gives_way=True)
+    (device,) = (await nodes(cluster))["n1"].devices
+    assert (device.slots_free, device.slots_shadow) == (4, 4)
+    assert (await cluster.open("n1")).session.state == "live"
 
 
 async def test_a_slot_that_came_back_since_the_last_report_is_free(cluster: Cluster) -> None:

@@ -74,6 +74,28 @@ async def test_a_probe_that_waits_in_vain_is_a_reject(cluster: Cluster) -> None:
     cluster.check_at(session_id, "e1")
 
 
+@pytest.mark.parametrize(
+    ("call", "reason"), [("n1.Probe", "PROBE_GAVE_WAY"), ("n2.Reserve", "NO_FREE_SLOT")]
+)
+async def test_a_probe_whose_slot_another_needs_is_a_reject(
+    cluster: Cluster, call: str, reason: str
+) -> None:
+    """The target is full then; the path is measured when somebody asks again."""
+    session_id = await cluster.session()
+    cluster.admission.measured = False
+    cluster.faults.fail(call, CapacityExhausted("somebody needed it", reason=reason))
+    record = await cluster.move(session_id)
+    assert record.phase == move_pb2.MOVE_PHASE_REJECTED
+    assert record.verdict.reason == RejectReason.TARGET_FULL
+    assert record.verdict.explanation == "somebody needed it"
+    assert record.verdict.retry_after_ms > 0
+    assert not cluster.admission.measured
+    cluster.check_at(session_id, "e1")
+    assert (await cluster.move(session_id)).phase == move_pb2.MOVE_PHASE_DONE
+    assert cluster.admission.measured
+    cluster.check_at(session_id, "e2")
+
+
 async def test_a_repeat_of_a_probe_that_waits_in_vain_leaves_the_path_measured(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
