@@ -34,7 +34,7 @@ from services.mover.parkmemory import ParkBuffer, ParkPool
 from services.mover.parkorder import ParkFigures, ParkOrder
 from services.mover.piecereading import Reading
 from services.mover.slots import SlotRef, SlotRole
-from worldline.errors import Conflict, IntegrityError, InvariantBroken, NotFound
+from worldline.errors import Conflict, IntegrityError, InvalidInput, InvariantBroken, NotFound
 from worldline.park import ParkKind
 from worldline.state.difference import check_digests, compare, compare_segments
 from worldline.state.digest import GRANULE_BYTES, compose
@@ -140,14 +140,22 @@ class Parking:
             CapacityExhausted: PARK_FULL, PARK_DISK_FULL, MEMORY_EXHAUSTED.
             Conflict: no such kind here (PARK_DIR_UNSET), or the name is taken, or was dropped.
             Fenced, NotFound: the slot is not the session's.
+            InvalidInput: the layout is longer than the session's slot.
             TransferFailed: the disk failed.
         """
         known = self.book.find(order.park_id, order.manifest.session_id)
         if known is not None and known.manifest is not None:
             return _again(known, order)
-        self._runtime.slots.resolve(
+        state = self._runtime.slots.resolve(
             order.slot, order.manifest.session_id, frozenset({SlotRole.LIVE})
         )
+        extent_bytes = order.manifest.layout.extent_bytes
+        if extent_bytes > state.extent_bytes:
+            # Behind its tenant's bytes a slot has what others left there.
+            raise InvalidInput(
+                f"the layout covers {extent_bytes} bytes, the slot holds {state.extent_bytes}",
+                field="manifest.layout.extent_bytes",
+            )
         if order.kind is ParkKind.FILE and self._directory is None:
             raise Conflict(
                 "this node keeps no states in files: set park_dir of its mover",

@@ -51,10 +51,11 @@ def place_of(message: bytes | bytearray) -> Place | None:
         TransferFailed: it is no offer, or names bytes beyond the end of the file.
     """
     magic, number, file_device, inode, file_bytes, offset_bytes, size_bytes = _OFFER.unpack(message)
-    if magic != _MAGIC or offset_bytes + size_bytes > max(file_bytes, size_bytes):
-        raise TransferFailed("what came is no offer of bytes", reason="PROTOCOL_BROKEN")
-    if number == _FOLLOWS:
+    if magic == _MAGIC and number == _FOLLOWS:
         return None
+    # Whoever read beyond the end of the file would die of it.
+    if magic != _MAGIC or number < 0 or offset_bytes + size_bytes > file_bytes:
+        raise TransferFailed("what came is no offer of bytes", reason="PROTOCOL_BROKEN")
     return Place(MemoryFile(number, file_device, inode, file_bytes), offset_bytes, size_bytes)
 
 

@@ -133,6 +133,19 @@ async def test_only_the_sessions_own_live_slot_is_parked(bench: Bench) -> None:
     assert await bench.listed() == []
 
 
+@pytest.mark.parametrize("extent_bytes", [sum(LEAF_BYTES) + 1, 20 * MEBIBYTE, 1 << 50])
+async def test_a_layout_longer_than_its_slot_is_refused(bench: Bench, extent_bytes: int) -> None:
+    """Within the slot's memory it would park, and give the session, what others left there."""
+    slot = await bench.live()
+    longer = bench.cluster.manifest(layout_of((extent_bytes,)))
+    with pytest.raises(InvalidInput) as caught:
+        await bench.park(slot, manifest=manifest_to_proto(longer))
+    assert caught.value.field == "manifest.layout.extent_bytes"
+    assert await bench.listed() == []
+    bench.check_idle()
+    await bench.park(slot)
+
+
 async def test_another_session_gets_nothing(bench: Bench) -> None:
     await bench.parked()
     with pytest.raises(Fenced):

@@ -97,11 +97,23 @@ def test_bytes_that_follow_have_no_place(size_bytes: int) -> None:
     assert rendezvous.place_of(rendezvous.offer(None, size_bytes)) is None
 
 
-@given(FILES, st.integers(1, 2**32))
-def test_a_place_beyond_its_file_is_refused(file: MemoryFile, beyond_bytes: int) -> None:
-    if file.size_bytes + beyond_bytes >= 2**64:
+@given(FILES, st.integers(1, 2**32), st.data())
+def test_a_place_beyond_its_file_is_refused(
+    file: MemoryFile, beyond_bytes: int, draw: st.DataObject
+) -> None:
+    """Wherever it begins, at the file's start too: reading it would end the process."""
+    offset_bytes = draw.draw(st.integers(0, file.size_bytes + beyond_bytes))
+    size_bytes = file.size_bytes + beyond_bytes - offset_bytes
+    if max(offset_bytes, size_bytes) >= 2**64:
         return
-    message = rendezvous.offer(Place(file, beyond_bytes, file.size_bytes), file.size_bytes)
+    message = rendezvous.offer(Place(file, offset_bytes, size_bytes), size_bytes)
+    with pytest.raises(TransferFailed) as caught:
+        rendezvous.place_of(message)
+    assert caught.value.reason == "PROTOCOL_BROKEN"
+
+
+def test_a_place_in_no_descriptor_is_refused() -> None:
+    message = rendezvous.offer(Place(MemoryFile(-7, 1, 1, 4096), 0, 10), 10)
     with pytest.raises(TransferFailed):
         rendezvous.place_of(message)
 
