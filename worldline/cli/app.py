@@ -40,6 +40,7 @@ _EPILOG = "Exit status: " + "; ".join(
         "6 bytes differed",
         "7 the doctor found something that cannot work",
         "130 interrupted",
+        "143 terminated",
     )
 )
 

@@ -26,6 +26,7 @@ from worldline.cli.output import (
 )
 from worldline.cli.parts import ClusterOptions
 from worldline.cli.rawpush import RawPath, push_unverified
+from worldline.cli.strip import check_writable
 from worldline.contract import Contract, ServiceClass
 from worldline.errors import InvalidInput
 from worldline.sdk import Client, MoveRecord, PushStats, Session
@@ -70,7 +71,9 @@ def move(
         slot_bytes = _SLOT_BYTES.get(preset)
         if slot_bytes is None:
             known = ", ".join(_SLOT_BYTES)
-            raise InvalidInput(f"preset must be one of {known}; got {preset!r}", field="preset")
+            raise InvalidInput(f"--preset must be one of {known}; got {preset!r}", field="--preset")
+        if json_path is not None:
+            check_writable(json_path, "--json")
         options = ClusterOptions(
             nodes=len(_NODES), slots=_SLOTS, slot_bytes=slot_bytes, threads=threads
         )

@@ -6,22 +6,26 @@ import asyncio
 import contextlib
 import os
 import re
+import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from worldline.cli.main import INTERRUPTED
+from worldline.cli.main import INTERRUPTED, TERMINATED
 from worldline.cli.output import err_console, exit_status, print_error
 from worldline.cli.rundir import find_cluster
 from worldline.errors import InvalidInput, WorldlineError
+from worldline.fields import positive
 from worldline.sdk import Client
 
 _HOST_PORT = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})", re.ASCII)
 _PORT_MAX = 65_535
 #: A call that takes longer to connect is explained.
 _SAY_WAITING_S = 1.0
+#: What a command without `TimeoutOption` waits for an outcome; none of them asks for one.
+_TIMEOUT_S = 120.0
 
 PlacementOption = Annotated[
     str,
@@ -46,6 +50,13 @@ ModelsOption = Annotated[
         "see `worldline check-engine`.",
     ),
 ]
+TimeoutOption = Annotated[float, typer.Option("--timeout-s", help="Longest wait for the outcome.")]
+SessionArgument = Annotated[
+    str, typer.Argument(metavar="SESSION", help="Its id, as `worldline sessions` lists it.")
+]
+MoveArgument = Annotated[
+    str, typer.Argument(metavar="MOVE", help="Its id, as `worldline moves` lists it.")
+]
 DirOption = Annotated[
     Path | None,
     typer.Option("--dir", help="Run directory of the local cluster; default: one per user."),
@@ -60,10 +71,11 @@ def model_names(models: str) -> tuple[str, ...]:
 def run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:
     """Run a command's coroutine; its result is the exit status.
 
-    Errors of ours become one line on stderr and a status that tells their kind.
+    Errors of ours become one line on stderr and a status that tells their kind. SIGINT and SIGTERM
+    cancel it, so that it cleans up behind itself.
     """
     try:
-        status = asyncio.run(work())
+        status = asyncio.run(_unless_terminated(work()))
     except WorldlineError as error:
         print_error(error)
         raise typer.Exit(exit_status(error)) from None
@@ -71,6 +83,28 @@ def run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:
         raise typer.Exit(INTERRUPTED) from None
     if status:
         raise typer.Exit(status)
+
+
+async def _unless_terminated(work: Coroutine[Any, Any, int]) -> int:
+    """`asyncio.run` does the same for SIGINT. A second SIGTERM changes nothing."""
+    loop, working = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    terminated = False
+
+    def terminate() -> None:
+        nonlocal terminated
+        if not terminated:
+            terminated = True
+            working.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await working
+    except asyncio.CancelledError:
+        if terminated:
+            return TERMINATED
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def placement_address(given: str) -> str:
@@ -101,8 +135,15 @@ def host_port(text: str, field: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def connected(placement: str, **limits: float) -> AsyncIterator[Client]:
-    """A client to the placement that `placement_address` finds; says when it has to wait."""
+async def connected(placement: str, timeout_s: float = _TIMEOUT_S) -> AsyncIterator[Client]:
+    """A client to the placement that `placement_address` finds; says when it has to wait.
+
+    `timeout_s` is what `TimeoutOption` was given: the longest wait for an outcome.
+
+    Raises:
+        InvalidInput: it is not above 0.
+    """
+    limit_s = positive(timeout_s, "--timeout-s")
     address = placement_address(placement)
     said = False
 
@@ -112,5 +153,5 @@ async def connected(placement: str, **limits: float) -> AsyncIterator[Client]:
             said = True
             err_console.print(f"waiting for placement at {address} ...", highlight=False)
 
-    async with Client(address, on_waiting=on_waiting, **limits) as client:  # type: ignore[arg-type]
+    async with Client(address, on_waiting=on_waiting, move_timeout_s=limit_s) as client:
         yield client

@@ -37,6 +37,4 @@ def told(shares: Sequence[frozenset[int]], engines: int, threads: int, allowed: 
     if shares:
         return f"each engine has {threads + 1} CPUs of its own"
     wanted = engines * (threads + 1) + engines + _REST
-    return (
-        f"engines share CPUs: {wanted} would be enough for each to have its own, {allowed} are here"
-    )
+    return f"engines share the {allowed} CPUs that are here; with {wanted} each would have its own"

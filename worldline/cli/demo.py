@@ -15,8 +15,9 @@ from worldline.cli.leftovers import Leftovers
 from worldline.cli.moves import print_record
 from worldline.cli.output import console, err_console, hex_digest, move_jsonable, print_json
 from worldline.cli.parts import ClusterOptions
-from worldline.cli.strip import Labelled, write_strip
+from worldline.cli.strip import Labelled, check_writable, write_strip
 from worldline.devicename import CPU
+from worldline.errors import InvalidInput
 from worldline.sdk import Block, Client, MoveRecord
 
 _NODES = ("node-1", "node-2")
@@ -56,6 +57,7 @@ def demo(
     """
 
     async def work() -> int:
+        strip = _strip_in(out)
         began_s = time.monotonic()
         checks, leftovers = Checks(), Leftovers.before()
         say = None if as_json else _say
@@ -67,7 +69,6 @@ def demo(
         try:
             async with Client(cluster.placement_address) as client:
                 take, twin = await _play_both(client, preset, say)
-                strip = out / "strip.png"
                 write_strip(strip, _shown(take), columns=_SHOWN)
                 _check_moves(checks, take)
                 _check_twin(checks, take, twin)
@@ -82,6 +83,21 @@ def demo(
         return 0 if checks.all_held else 1
 
     run(work)
+
+
+def _strip_in(out: Path) -> Path:
+    """Before the work that would be lost: where the frames go.
+
+    Raises:
+        InvalidInput: nothing can be written there.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot make {out}: {error.strerror}", field="--out") from error
+    strip = out / "strip.png"
+    check_writable(strip, "--out")
+    return strip
 
 
 async def _play_both(client: Client, preset: str, say: OnEvent | None) -> tuple[Take, list[Block]]:

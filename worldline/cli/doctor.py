@@ -109,8 +109,10 @@ def _parts(only: str) -> frozenset[Part]:
         return EVERYTHING
     try:
         return frozenset(Part(name.strip()) for name in only.split(","))
-    except ValueError as error:
-        raise InvalidInput(f"--only: {error}; choose of {_PARTS}", field="only") from None
+    except ValueError:
+        raise InvalidInput(
+            f"--only takes parts of {_PARTS}, separated by commas; got {only!r}", field="--only"
+        ) from None
 
 
 def _has_cluster(placement: str) -> bool:

@@ -8,12 +8,21 @@ from typing import Annotated
 import typer
 
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
-from worldline.cli.output import console, err_console, print_json, print_json_line, print_table
+from worldline.cli.output import (
+    console,
+    counted,
+    err_console,
+    print_json,
+    print_json_line,
+    print_table,
+)
 from worldline.cli.quantities import duration_ms, human_ms
 from worldline.errors import DeadlineExceeded, Unavailable
 from worldline.sdk import Client, DrainRecord
 
-_Nodes = Annotated[list[str], typer.Argument(metavar="NODE...")]
+_Nodes = Annotated[
+    list[str], typer.Argument(metavar="NODE...", help="Their ids, as `worldline nodes` lists them.")
+]
 
 
 def drain(
@@ -135,7 +144,7 @@ def _print(records: tuple[DrainRecord, ...], as_json: bool) -> None:
         left = f", {len(record.left)} left" if record.left else ""
         console.print(
             f"node {record.node_id} {record.state} after {human_ms(record.elapsed_ms)}: "
-            f"{record.sessions_moved} sessions moved{left}",
+            f"{counted(record.sessions_moved, 'session')} moved{left}",
             markup=False,
             highlight=False,
         )

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from worldline.cli.common import JsonOption, PlacementOption, connected, run
+from worldline.cli.common import (
+    JsonOption,
+    PlacementOption,
+    SessionArgument,
+    TimeoutOption,
+    connected,
+    run,
+)
 from worldline.cli.output import console, print_json, print_table
 from worldline.cli.play import CLASSES, CLASSES_HELP, chosen
 from worldline.contract import Contract
@@ -15,7 +22,7 @@ from worldline.sdk import SessionInfo
 
 
 def fork(
-    session_id: Annotated[str, typer.Argument(metavar="SESSION")],
+    session_id: SessionArgument,
     count: Annotated[int, typer.Option(help="How many branches: 1 to 64.")] = 1,
     same_noise: Annotated[
         bool,
@@ -42,7 +49,7 @@ def fork(
     cohort: Annotated[
         str, typer.Option(help="Class c2b: branches of this name advance block by block.")
     ] = "",
-    timeout_s: Annotated[float, typer.Option(help="Longest wait for the outcome.")] = 120.0,
+    timeout_s: TimeoutOption = 120.0,
     placement: PlacementOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -56,7 +63,7 @@ def fork(
     """
 
     async def work() -> int:
-        async with connected(placement, move_timeout_s=timeout_s) as client:
+        async with connected(placement, timeout_s) as client:
             session = await client.session(session_id)
             branches = await session.fork(
                 count,

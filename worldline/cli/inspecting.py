@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from worldline.cli.common import JsonOption, PlacementOption, connected, run
+from worldline.cli.common import JsonOption, PlacementOption, SessionArgument, connected, run
 from worldline.cli.figures import check_figures, write_figure
 from worldline.cli.heat_figure import draw_heat
 from worldline.cli.inspect_output import inspected_jsonable, print_inspected
@@ -22,7 +22,7 @@ from worldline.state.boundary import Boundary
 
 
 def inspect(
-    session_id: Annotated[str, typer.Argument(metavar="SESSION")],
+    session_id: SessionArgument,
     boundaries: Annotated[
         int,
         typer.Option(

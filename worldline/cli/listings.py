@@ -7,6 +7,7 @@ from worldline.cli.common import JsonOption, PlacementOption, connected, run
 from worldline.cli.output import (
     COUNTED,
     console,
+    counted,
     counts_told,
     human_bytes,
     move_jsonable,
@@ -110,7 +111,7 @@ def _print_nodes(found: tuple[Node, ...]) -> None:
             "\n".join(human_bytes(one.slot_bytes) for one in node.devices),
             "\n".join(
                 f"{engine.engine_id} ({_name(engine.device, engine.device_uuid)}, "
-                f"{engine.sessions} sessions"
+                f"{counted(engine.sessions, 'session')}"
                 f"{'' if engine.alive else ', silent'}{_no_t0(engine)})"
                 for engine in node.engines
             )

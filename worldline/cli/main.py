@@ -8,6 +8,8 @@ import sys
 
 #: As shells count it: 128 and the number of SIGINT.
 INTERRUPTED = 130
+#: The same of SIGTERM.
+TERMINATED = 143
 
 
 def main() -> None:

@@ -9,7 +9,15 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from worldline.cli.common import JsonOption, PlacementOption, connected, run
+from worldline.cli.common import (
+    JsonOption,
+    MoveArgument,
+    PlacementOption,
+    SessionArgument,
+    TimeoutOption,
+    connected,
+    run,
+)
 from worldline.cli.listings import print_moves
 from worldline.cli.output import (
     TIER_DROPPED,
@@ -32,12 +40,12 @@ from worldline.sdk import Progress as MoveProgress
 #: How long a client that leaves asks for the id of the move that it leaves behind.
 _LAST_LOOK_S = 2.0
 
-_TimeoutOption = Annotated[float, typer.Option(help="Longest wait for the outcome.")]
-
 
 def move(
-    session_id: Annotated[str, typer.Argument(metavar="SESSION")],
-    target: Annotated[str, typer.Argument(help="Node; default: any.")] = "",
+    session_id: SessionArgument,
+    target: Annotated[
+        str, typer.Argument(metavar="[NODE]", help="Where to; default: any node.")
+    ] = "",
     saves: Annotated[
         str,
         typer.Option(
@@ -47,7 +55,7 @@ def move(
             "whatever it saves.",
         ),
     ] = "",
-    timeout_s: _TimeoutOption = 120.0,
+    timeout_s: TimeoutOption = 120.0,
     watch: Annotated[
         bool,
         typer.Option(
@@ -70,7 +78,7 @@ def move(
 
     async def work() -> int:
         saves_ms = duration_ms(saves, "--saves") if saves else 0.0
-        async with connected(placement, move_timeout_s=timeout_s) as client:
+        async with connected(placement, timeout_s) as client:
             session = await client.session(session_id)
             try:
                 with Watch(as_json=as_json) if watch else ProgressView(quiet=as_json) as view:
@@ -84,8 +92,8 @@ def move(
 
 
 def watch_move(
-    move_id: Annotated[str, typer.Argument(metavar="MOVE")],
-    timeout_s: _TimeoutOption = 120.0,
+    move_id: MoveArgument,
+    timeout_s: TimeoutOption = 120.0,
     placement: PlacementOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -98,7 +106,7 @@ def watch_move(
     """
 
     async def work() -> int:
-        async with connected(placement, move_timeout_s=timeout_s) as client:
+        async with connected(placement, timeout_s) as client:
             try:
                 with Watch(as_json=as_json) as view:
                     record = await client.watch_move(move_id, view.show)

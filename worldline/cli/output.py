@@ -203,6 +203,11 @@ def hex_digest(digest: int | None) -> str:
     return "-" if digest is None else f"{digest:016x}"
 
 
+def counted(count: int, noun: str) -> str:
+    """1 session, 2 sessions."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def human_bytes(size_bytes: float) -> str:
     """1.67 GB and the like; decimal, as rates are."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

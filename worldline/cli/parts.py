@@ -87,6 +87,12 @@ class ClusterOptions:
             )
         if not self.devices:
             raise InvalidInput("a cluster without devices computes nothing", field="devices")
+        if len(self.devices) > max(1, self.nodes):
+            raise InvalidInput(
+                f"{len(self.devices)} devices are named for {self.nodes} nodes: a node has one; "
+                "name fewer, or start more nodes",
+                field="devices",
+            )
         names = tuple(device_name(text, "devices") for text in self.devices)
         object.__setattr__(self, "devices", names)
         positive(self.start_timeout_s, "start_timeout_s")

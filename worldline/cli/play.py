@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from worldline.cli.common import JsonOption, PlacementOption, connected, run
+from worldline.cli.common import JsonOption, PlacementOption, SessionArgument, connected, run
 from worldline.cli.output import console, hex_digest, print_json, print_json_line
 from worldline.cli.strip import Labelled, check_writable, write_strip
 from worldline.contract import Contract, DecodeTier, DeterminismTier, ServiceClass
@@ -84,7 +84,7 @@ def open_session(
 
 
 def play(
-    session_id: Annotated[str, typer.Argument(metavar="SESSION")],
+    session_id: SessionArgument,
     blocks: Annotated[int, typer.Option(min=1, help="How many blocks to play.")] = 8,
     keys: Annotated[str, typer.Option(help="Keys to hold, of W, S, A, D.")] = "W",
     mouse_dx: Annotated[float, typer.Option(help="Mouse motion right, -1 to 1.")] = 0.0,
@@ -103,7 +103,7 @@ def play(
     async def work() -> int:
         action = Action.keys(keys, mouse_dx, mouse_dy)
         if png is not None:
-            check_writable(png, "png")
+            check_writable(png, "--png")
         frames: list[Labelled] = []
         async with connected(placement) as client:
             session = await client.session(session_id)
@@ -122,7 +122,7 @@ def play(
 
 
 def close(
-    session_id: Annotated[str, typer.Argument(metavar="SESSION")],
+    session_id: SessionArgument,
     placement: PlacementOption = "",
 ) -> None:
     """End a session's world."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from worldline.cli.common import JsonOption, PlacementOption, connected, run
-from worldline.cli.output import console, err_console, hex_digest, jsonable, print_json
+from worldline.cli.output import console, counted, err_console, hex_digest, jsonable, print_json
 from worldline.contract import Contract, DeterminismTier, ServiceClass
 from worldline.errors import InvalidInput
 from worldline.recording import (
@@ -136,7 +136,7 @@ def replay_command(
     async def work() -> int:
         recorded = _read(path)
         if tier not in _TIERS:
-            raise InvalidInput(f"tier must be t0 or t1; got {tier!r}", field="tier")
+            raise InvalidInput(f"--tier must be t0 or t1; got {tier!r}", field="--tier")
         wish = ReplayWish(node, snapshot, _TIERS[tier])
         say = _progress(len(recorded.blocks))
         async with connected(placement) as client:
@@ -230,7 +230,7 @@ def _progress(count: int) -> OnBlock:
 def _told(made: Run) -> str:
     header, count = made.header, len(made.blocks)
     return (
-        f"{count} block{'' if count == 1 else 's'} of {header.world.preset}, seed "
+        f"{counted(count, 'block')} of {header.world.preset}, seed "
         f"{header.world.seed}, from block {header.block_index} on"
     )
 

@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from worldline.cli.common import JsonOption, PlacementOption, connected, run
+from worldline.cli.common import (
+    JsonOption,
+    PlacementOption,
+    SessionArgument,
+    TimeoutOption,
+    connected,
+    run,
+)
 from worldline.cli.output import (
     TIER_DROPPED,
     console,
@@ -18,16 +25,14 @@ from worldline.cli.output import (
 from worldline.sdk import ParkKind, SessionInfo, SuspensionRecord
 from worldline.sdk.suspension import park_kind
 
-_Timeout = Annotated[float, typer.Option(help="Longest wait for the outcome.")]
-
 
 def suspend(
-    session_id: Annotated[str, typer.Argument(metavar="SESSION")],
+    session_id: SessionArgument,
     to: Annotated[
         str,
         typer.Option(help="memory (gone with the node's mover) or file (outlives it)."),
     ] = "memory",
-    timeout_s: _Timeout = 300.0,
+    timeout_s: TimeoutOption = 300.0,
     placement: PlacementOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -35,7 +40,7 @@ def suspend(
 
     async def work() -> int:
         kind = park_kind(to)
-        async with connected(placement, move_timeout_s=timeout_s) as client:
+        async with connected(placement, timeout_s) as client:
             session = await client.session(session_id)
             record = await session.suspend(kind)
         _print(session.info, record, as_json)
@@ -45,8 +50,8 @@ def suspend(
 
 
 def resume(
-    session_id: Annotated[str, typer.Argument(metavar="SESSION")],
-    timeout_s: _Timeout = 300.0,
+    session_id: SessionArgument,
+    timeout_s: TimeoutOption = 300.0,
     placement: PlacementOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -57,7 +62,7 @@ def resume(
     """
 
     async def work() -> int:
-        async with connected(placement, move_timeout_s=timeout_s) as client:
+        async with connected(placement, timeout_s) as client:
             session = await client.session(session_id)
             record = await session.resume()
         _print(session.info, record, as_json)

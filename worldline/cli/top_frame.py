@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from worldline.cli.fitting import Column, fitted
-from worldline.cli.output import COUNTED, counts_told, human_bytes
+from worldline.cli.output import COUNTED, counted, counts_told, human_bytes
 from worldline.cli.quantities import human_ms
 from worldline.cli.top_snapshot import Snapshot
 from worldline.sdk import BlockCounts, MoveRecord, Node, SessionInfo
@@ -109,8 +109,8 @@ def _head(now_s: float, snapshot: Snapshot) -> list[Text]:
     alive = sum(one.alive for one in snapshot.nodes)
     counts = [
         f"{alive} of {len(snapshot.nodes)} nodes alive",
-        f"{len(snapshot.sessions)} sessions" + (f" ({by_state})" if by_state else ""),
-        f"{len(snapshot.moves)} moves under way",
+        counted(len(snapshot.sessions), "session") + (f" ({by_state})" if by_state else ""),
+        counted(len(snapshot.moves), "move") + " under way",
     ]
     head = [Text(f"worldline at {snapshot.placement_address}", style="bold")]
     head.append(Text("; ".join(counts)))

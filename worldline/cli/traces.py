@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table
 
-from worldline.cli.common import JsonOption, PlacementOption, connected, run
+from worldline.cli.common import JsonOption, MoveArgument, PlacementOption, connected, run
 from worldline.cli.output import console, err_console, print_json, print_whole
 from worldline.cli.strip import check_writable
 from worldline.cli.trace_svg import draw_trace
@@ -30,7 +30,7 @@ _BAR_CELLS_MIN = 16
 
 
 def trace(
-    move_id: Annotated[str, typer.Argument(metavar="MOVE")],
+    move_id: MoveArgument,
     svg: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Also draw it: a picture for a browser or a report."),
@@ -42,7 +42,7 @@ def trace(
 
     async def work() -> int:
         if svg is not None:
-            check_writable(svg, "svg")
+            check_writable(svg, "--svg")
         async with connected(placement) as client:
             found = await settled_trace(client, move_id)
         if not found.spans:

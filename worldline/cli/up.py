@@ -28,6 +28,11 @@ from worldline.devicename import CPU
 from worldline.fields import positive
 from worldline.numa import cpus_by_node
 
+#: Fewer have nowhere to move a world to.
+_NODES_MIN = 2
+#: What a mover takes: 16 TiB.
+_SLOT_MB_MAX = 1 << 24
+
 
 class LogLevel(StrEnum):
     """What typer offers and checks."""
@@ -39,7 +44,10 @@ class LogLevel(StrEnum):
 
 
 def up(
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes.")] = 2,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many nodes; default: one for each of --devices, at least 2."),
+    ] = None,
     directory: DirOption = None,
     slots: Annotated[int, typer.Option(help="Slots per node.")] = 4,
     slot_mb: Annotated[
@@ -66,12 +74,13 @@ def up(
 
     async def work() -> int:
         given = tuple(devices.split(","))
-        cores = _cores(nodes, threads, given)
+        count = max(_NODES_MIN, len(given)) if nodes is None else nodes
+        cores = _cores(count, threads, given)
         options = ClusterOptions(
-            nodes=nodes,
+            nodes=count,
             cores=cores,
             slots=slots,
-            slot_bytes=int(positive(slot_mb, "slot_mb", at_least=1) * (1 << 20)),
+            slot_bytes=_slot_bytes(slot_mb),
             threads=threads,
             devices=given,
             models=model_names(models),
@@ -82,7 +91,7 @@ def up(
         run_dir = (directory or default_run_dir()).absolute()
         say = (lambda _text: None) if as_json else _say
         if set(given) == {CPU}:
-            say(told(cores, nodes, threads, len(os.sched_getaffinity(0))))
+            say(told(cores, count, threads, len(os.sched_getaffinity(0))))
         async with stopping() as stop:
             cluster = LocalCluster(options, run_dir=run_dir, on_event=say, keep_logs=True)
             try:
@@ -101,6 +110,10 @@ def up(
             return 1 if killed else 0
 
     run(work)
+
+
+def _slot_bytes(slot_mb: float) -> int:
+    return int(positive(slot_mb, "--slot-mb", at_least=1, at_most=_SLOT_MB_MAX) * (1 << 20))
 
 
 def _cores(nodes: int, threads: int, devices: tuple[str, ...]) -> tuple[frozenset[int], ...]:
@@ -156,6 +169,9 @@ def _announce(cluster: LocalCluster, as_json: bool) -> None:
             [(each.name, _metrics_url(each)) for each in scraped],
         )
     console.print(f"\nserving; logs in {cluster.path / 'run' / 'logs'}; Ctrl-C stops", markup=False)
+    if cluster.path != default_run_dir().absolute():
+        named = f"WORLDLINE_PLACEMENT={cluster.placement_address}"
+        console.print(f"other commands find it by {named}", markup=False, highlight=False)
 
 
 def _described(service: ServiceProcess) -> dict[str, object]:

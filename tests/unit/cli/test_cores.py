@@ -23,7 +23,7 @@ def test_engines_spread_over_the_nodes() -> None:
 def test_two_cores_are_not_enough_for_anybody() -> None:
     few = frozenset({0, 1})
     assert share_out(few, {0: few}, 2, 1) == ()
-    assert "7 would be enough" in told((), 2, 1, 2)
+    assert "with 7 each" in told((), 2, 1, 2)
     assert "2 CPUs of its own" in told((few,), 1, 1, 16)
 
 

@@ -57,7 +57,7 @@ def test_who_is_left_is_listed_with_the_reason_and_the_status_says_so(stage: Sta
     stage.placement.drains = [[record("incomplete", FULL, moved=1)]]
     result = invoke("drain", "node-1", stage=stage)
     assert result.exit_code == 1
-    assert "node node-1 incomplete after 1.5 s: 1 sessions moved, 1 left" in result.stdout
+    assert "node node-1 incomplete after 1.5 s: 1 session moved, 1 left" in result.stdout
     for text in ("s-2", "TARGET_FULL", "no slot is free"):
         assert text in result.stdout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -44,6 +45,33 @@ main()
 """
     ended = run(code)
     assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_sigterm_lets_a_command_clean_up_once() -> None:
+    code = """
+import asyncio, os, signal
+from worldline.cli.common import run
+async def work() -> int:
+    os.write(1, b"begun ")
+    try:
+        await asyncio.sleep(600)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0)
+        os.write(1, b"cleaned up")
+    return 0
+import typer
+app = typer.Typer()
+app.command()(lambda: run(work))
+app()
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as it:
+        assert it.stdout is not None
+        begun = it.stdout.read(6)
+        it.send_signal(signal.SIGTERM)
+        said, errors = it.communicate(timeout=60)
+    assert (begun, said, errors, it.returncode) == ("begun ", "cleaned up", "", 143)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_bad_wishes_are_refused_before_anybody_is_asked(tmp_path: Path) -> None:
         (["record", "--out", there], "out"),
         (["record", "--out", str(tmp_path / "new"), "--keys", "W,Q"], "action.keyboard"),
         (["record", "--out", str(tmp_path / "new"), "--mouse-dx", "2"], "action.mouse_dx"),
-        (["replay", there, "--tier", "t2"], "tier"),
+        (["replay", there, "--tier", "t2"], "--tier"),
     ):
         result = invoke(*arguments)
         assert result.exit_code == 2, result.output

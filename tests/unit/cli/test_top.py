@@ -172,7 +172,7 @@ def test_a_move_that_waits_says_for_how_long_and_no_rate() -> None:
 
 def test_everything_of_nodes_sessions_and_rejects_is_there() -> None:
     text = "\n".join(shown(FULL))
-    assert "1 of 2 nodes alive; 8 sessions (8 live); 1 moves under way" in text
+    assert "1 of 2 nodes alive; 8 sessions (8 live); 1 move under way" in text
     assert re.search(r"node-1 +alive +cpu +1/4 +2 +1 +3 +31 +7 +5 +64.00 MB node-1-cpu", text)
     assert re.search(r"node-2 +silent, draining", text)
     assert re.search(rf"{SESSION[:-2]}07 node-1-cpu live +tiny +1234 +31 +7 +5 +3 1.43 MB", text)
