@@ -260,6 +260,18 @@ class Fleet:
         """
         return now < self._engine_until.get(engine_id, -math.inf)
 
+    def excuse(self, late_s: float, now: float) -> None:
+        """Nobody was listened to for `late_s` before `now`: that much silence is nobody's own.
+
+        A lease that was renewed meanwhile is not made longer than a lease is.
+        """
+        for until, lease_ms in (
+            (self._node_until, self.node_lease_ms),
+            (self._engine_until, self.engine_lease_ms),
+        ):
+            for name, until_s in until.items():
+                until[name] = max(until_s, min(until_s + late_s, now + lease_ms / 1e3))
+
     def leases_in_force(self, now: float) -> tuple[int, int]:
         """How many nodes and engines renewed within their lease; from any thread."""
         nodes, engines = list(self._node_until.values()), list(self._engine_until.values())

@@ -127,17 +127,21 @@ class Runtime:
         await self.owner.close()
 
     async def _reap(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, every_s = asyncio.get_running_loop(), self.fleet.engine_lease_ms / 3e3
         while True:
-            await asyncio.sleep(self.fleet.engine_lease_ms / 3e3)
+            due_s = loop.time() + every_s
+            await asyncio.sleep(every_s)
+            now = loop.time()
             with contextlib.suppress(sqlite3.Error):
-                await self.reap(loop.time())
+                await self.reap(now, late_s=now - due_s)
 
-    async def reap(self, now: float) -> None:
+    async def reap(self, now: float, *, late_s: float = 0.0) -> None:
         """Mark sessions LOST whose engine's lease ran out or whose process was replaced.
 
-        Suspended ones too, where a replaced mover had their state in its memory.
+        Suspended ones too, where a replaced mover had their state in its memory. `late_s` is for
+        how long this process heard nobody because it stood still itself: stopped, or starved.
         """
+        self.fleet.excuse(late_s, now)
         lost = await self.directory.do(session_table.lose_strays)
         lost += await self.directory.do(suspension_table.lose_parked)
         for engine_id, engine in sorted(self.fleet.engines.items()):

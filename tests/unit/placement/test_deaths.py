@@ -88,6 +88,19 @@ async def test_a_silent_engine_loses_its_sessions_and_gets_them_back(tmp_path: P
         assert (await cluster.resolve(session_id)).state == "live"
 
 
+async def test_a_placement_that_stood_still_itself_presumes_nobody_dead(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        session_id = await cluster.session()
+        assert cluster.placement is not None
+        runtime = cluster.placement.runtime
+        stood_s = 10 * LEASE_MS / 1e3
+        now = asyncio.get_running_loop().time() + stood_s
+        await runtime.reap(now, late_s=stood_s)
+        assert (await cluster.resolve(session_id)).state == "live"
+        await runtime.reap(now + LEASE_MS / 1e3 + 1)
+        assert (await cluster.resolve(session_id)).state == "lost"
+
+
 BEFORE_COMMIT = [
     "AdmitMove", "n2.Reserve", "e2.WarmWorld", "n1.Arm", "e1.Freeze", "n1.Push", "n2.Verify",
     "e2.Attach",

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.placement.fleet import RELEASED_MAX, Fleet
 from services.placement.phases import MovePhase
@@ -35,6 +37,32 @@ def test_a_lease_runs_out_and_is_renewed(fleet: Fleet) -> None:
     fleet.renew_node("n1", "j1", Counter(), 1.5)
     assert fleet.node_alive("n1", 2.0)
     assert not fleet.node_alive("nobody", 0.0)
+
+
+def test_silence_that_nobody_listened_to_is_excused(fleet: Fleet) -> None:
+    fleet.renew_engine("e1", "i1", (), 0.25)
+    fleet.excuse(10.0, 10.25)  # nobody was heard from 0.25 on
+    # Neither longer than the silence that was excused, nor than a lease from now.
+    assert fleet.engine_alive("e2", 10.49)
+    assert not fleet.engine_alive("e2", 10.5)
+    assert fleet.engine_alive("e1", 10.74)
+    assert not fleet.engine_alive("e1", 10.75)
+    assert fleet.node_alive("n1", 10.99)
+    assert not fleet.node_alive("n1", 11.0)
+
+
+@given(renewed_s=st.floats(0.0, 100.0), silent_s=st.floats(0.0, 10.0), late_s=st.floats(0.0, 10.0))
+def test_an_excuse_shortens_no_lease_and_lasts_no_longer_than_one(
+    renewed_s: float, silent_s: float, late_s: float
+) -> None:
+    fleet = Fleet(node_lease_ms=1_000, engine_lease_ms=500)
+    fleet.put_node(node("1"), renewed_s)
+    fleet.put_engine(engine("1"), renewed_s)
+    before_s, now = fleet.alive_until("e1", "n1"), renewed_s + silent_s
+    fleet.excuse(late_s, now)
+    until_s = fleet.alive_until("e1", "n1")
+    assert before_s <= until_s <= max(before_s, min(before_s + late_s, now + 0.5))
+    assert not fleet.engine_alive("e1", now + 0.5 + 1e-6) or before_s > now + 0.5
 
 
 def test_a_replaced_process_is_fenced(fleet: Fleet) -> None:
