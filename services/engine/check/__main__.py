@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -24,6 +25,8 @@ def main() -> int:
     """Check the model that the command line names."""
     wish = _parser().parse_args()
     die_with_parent()
+    # So that what was begun is cleaned up behind: the other process, and its directory.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model prints is no finding
 

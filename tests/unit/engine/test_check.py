@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -260,6 +262,21 @@ def test_the_command_says_what_cannot_be_loaded() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "MODEL_ATTRIBUTE_MISSING" in done.stderr
     assert "MyWorld" in done.stderr
+
+
+def test_one_that_is_told_to_end_leaves_no_file(tmp_path: Path) -> None:
+    """It is told so while the other process begins, with the files that were written for it."""
+    command = [sys.executable, "-m", "services.engine.check", "tiny", "--blocks", "2"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as checking:
+        assert checking.stdout is not None
+        assert any('"begin": "fresh-process"' in line for line in checking.stdout)
+        deadline_s = time.monotonic() + 60.0
+        while not list(tmp_path.glob("worldline-check-*")):
+            assert time.monotonic() < deadline_s, "nothing was written"
+        checking.terminate()
+        assert checking.wait(60) == 128 + signal.SIGTERM
+    assert not list(tmp_path.glob("worldline-check-*"))
 
 
 def test_the_page_has_every_check() -> None:
