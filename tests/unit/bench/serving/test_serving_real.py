@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from bench.serving import cli
 from bench.serving.policies.table import BLIND, NO_KNOB, PIN_QUEUE, WORLDLINE
-from bench.serving.real import command
+from bench.serving.real import measured
 from bench.serving.real.arms import ARMS, BULK, INTERACTIVE, Arm, in_turn
 from bench.serving.real.choosers import PinQueue, RoundRobin
 from bench.serving.real.engine import Engine, Workload
@@ -204,7 +204,7 @@ def test_wrong_usage_is_said_before_anything_is_measured(
     arguments: list[str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The runner's stderr is closed afterwards; later tests' logs must not go there.
-    monkeypatch.setattr(command, "configure_logs", lambda *_, **__: None)
+    monkeypatch.setattr(measured, "configure_logs", lambda *_, **__: None)
     path = tmp_path / "real.json"
     result = CliRunner().invoke(cli.app, ["real", *arguments, "--json", str(path)])
     assert result.exit_code == 2

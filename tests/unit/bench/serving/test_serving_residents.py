@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.serving import cli
-from bench.serving.real import residents, residents_command
+from bench.serving.real import measured, residents
 from bench.serving.real.engine import Engine
 from bench.serving.real.outcome import Seen
 from bench.serving.real.residents import Question, kept
@@ -102,7 +102,7 @@ def test_the_command_tries_until_one_is_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second session of three is late; what is asked for is in the document."""
-    monkeypatch.setattr(residents_command, "configure_logs", lambda *_, **__: None)
+    monkeypatch.setattr(measured, "configure_logs", lambda *_, **__: None)
     played: list[int] = []
 
     async def together(engine: Engine, count: int, contract: Contract, periods: int):  # type: ignore[no-untyped-def]
