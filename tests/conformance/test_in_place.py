@@ -94,6 +94,8 @@ async def test_slots_are_read_in_place(ends: tuple[End, End], monkeypatch) -> No
     for receive in receives:
         await receive.wait()
     assert sent_by_ucx == []
+    assert IN_PLACE in sender.lanes()
+    assert IN_PLACE in receiver.lanes()
     for index, (start, size) in places:
         assert seen[index].content == source.slot.part(start, size)
         assert shown[index].content == source.slot.part(start, size)
@@ -201,6 +203,8 @@ async def test_a_file_that_cannot_be_mapped_is_sent(
     await receive.wait()
     assert opened
     assert target.slot.part(0, MEBIBYTE) == data
+    for endpoint in (sender, receiver):
+        assert endpoint.lanes() == ("posix/memory",), "what did not carry it is not said to have"
 
 
 async def test_a_longer_message_raises_and_writes_nothing(ends: tuple[End, End]) -> None:

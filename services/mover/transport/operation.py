@@ -102,13 +102,16 @@ class Operation:
         offered = bytearray(rendezvous.offer(place, self._buffer.nbytes))
         if place is None:
             yield from self._sent(memoryview(offered))
+            self.endpoint.count(self._buffer.nbytes, in_place=False)
             yield from self._send()
             return
         answer = bytearray(rendezvous.ANSWER_BYTES)
         tag = rendezvous.answer_tag(self.request.tag)
         answering = self._post_receive(memoryview(answer), tag)
         yield from self._until(answering, self._offered(memoryview(offered)))
-        if answer == rendezvous.SEND:
+        is_read = answer != rendezvous.SEND
+        self.endpoint.count(self._buffer.nbytes, in_place=is_read)
+        if not is_read:
             yield from self._sent(self._buffer)
 
     def _offered(self, offered: memoryview) -> Steps:
@@ -119,12 +122,11 @@ class Operation:
         offered = bytearray(rendezvous.OFFER_BYTES)
         yield from self._received(memoryview(offered))
         place = rendezvous.place_of(offered)
-        if place is None:
-            yield from self._receive()
-        elif (yield from self._copied(place)):
-            yield from self._answer(rendezvous.DONE)
-        else:
-            yield from self._answer(rendezvous.SEND)
+        is_read = place is not None and (yield from self._copied(place))
+        self.endpoint.count(self._buffer.nbytes, in_place=is_read)
+        if place is not None:
+            yield from self._answer(rendezvous.DONE if is_read else rendezvous.SEND)
+        if not is_read:
             yield from self._receive()
 
     def _answer(self, answer: bytes) -> Steps:

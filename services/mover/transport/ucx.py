@@ -234,7 +234,7 @@ class UcxTransport(Transport):
             if endpoint.peer.worker == peer.worker:
                 self._parked.remove(endpoint)
                 self._endpoints.add(endpoint)
-                endpoint.peer = peer  # it may have more memory by now
+                endpoint.renew(peer)
                 return endpoint
         endpoint = UcxEndpoint(self, peer, self._neighbour(peer))
         self._endpoints.add(endpoint)

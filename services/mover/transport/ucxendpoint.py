@@ -38,6 +38,10 @@ class UcxEndpoint(Endpoint):
         #: Whose bytes the peer is about to copy; touched on the plane only.
         self.pace = Line()
         self._lanes: tuple[str, ...] = ()
+        #: Of a neighbour's bytes, those that were read in place, and those that UCX carried after
+        #: all: counted on the plane, for one transfer.
+        self._in_place_bytes = 0
+        self._sent_bytes = 0
         self.copies_here = True
         self._open = True
         self.requests: set[Request] = set()
@@ -72,8 +76,22 @@ class UcxEndpoint(Endpoint):
         return self._transport.place_of(buffer)
 
     def lanes(self) -> tuple[str, ...]:
-        """See `Endpoint.lanes`."""
-        return self._lanes
+        """See `Endpoint.lanes`. In place is said until most bytes have gone another way."""
+        if self._sent_bytes <= self._in_place_bytes:
+            return self._lanes
+        return tuple(lane for lane in self._lanes if lane != IN_PLACE)
+
+    def count(self, size_bytes: int, *, in_place: bool) -> None:
+        """A message was read in place, or could not be and UCX carried it."""
+        if in_place:
+            self._in_place_bytes += size_bytes
+        else:
+            self._sent_bytes += size_bytes
+
+    def renew(self, peer: PeerAddress) -> None:
+        """Another transfer begins; the peer may have more memory by now."""
+        self.peer = peer
+        self._in_place_bytes = self._sent_bytes = 0
 
     def note_lanes(self, lanes: tuple[str, ...]) -> None:
         """What UCX chose when it made the endpoint."""

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from services.mover.transport import neighbours
 from services.mover.transport.ucx import UcxTransport
 from services.mover.transport.ucxendpoint import IN_PLACE
 from tests.unit.mover.cluster import layout_of
 from worldline.errors import TransferFailed, Unavailable
 from worldline.rpc.push import PushCall
+from worldline.ticket import MovePurpose
 
 LAYOUT = layout_of()
 REFUSED_S = 60.0
@@ -67,6 +69,33 @@ async def test_a_push_says_what_carried_it(
         cluster.view("b", reserved.slot)[: LAYOUT.extent_bytes]
         == (cluster.view("a", slot)[: LAYOUT.extent_bytes])
     )
+
+
+async def test_bytes_that_could_not_be_read_in_place_are_not_said_to_be(
+    build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 32: a host that lets nobody map, and a probe, whose bytes rest in no slot."""
+    cluster = await build(UcxTransport(), UcxTransport())
+    slot = await cluster.live_slot(LAYOUT)
+
+    async def lanes(purpose: MovePurpose = MovePurpose.SESSION) -> tuple[str, ...]:
+        ticket = cluster.ticket(LAYOUT, purpose=purpose)
+        name = (reserved := await cluster.reserve(ticket, LAYOUT)).reservation_id
+        source = slot if purpose is MovePurpose.SESSION else None
+        outcome, _ = await cluster.push(ticket, cluster.manifest(LAYOUT), name, source)
+        assert outcome.digests == outcome.receipt.digests
+        assert await cluster.release("b", reserved.slot)
+        await cluster.nodes["a"].until_quiet()
+        return tuple(outcome.push_stats.lanes)
+
+    assert await lanes() == (IN_PLACE, "posix/memory")
+    assert await lanes(MovePurpose.PROBE) == ("posix/memory",)
+    assert await lanes() == (IN_PLACE, "posix/memory"), "the same endpoint, the next transfer"
+    for node in cluster.nodes.values():
+        for endpoint in list(node.runtime.transport._parked):
+            await endpoint.abort()
+    monkeypatch.setattr(neighbours, "_open", lambda pid, file: None)
+    assert await lanes() == ("posix/memory",)
 
 
 async def test_ends_that_differ_in_lanes_meet_on_those_of_both(

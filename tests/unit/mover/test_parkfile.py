@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -262,6 +264,21 @@ def test_a_directory_that_cannot_be_made_names_its_setting(tmp_path: Path) -> No
     with pytest.raises(Unavailable) as caught:
         ParkDirectory(tmp_path / "file", "a").open()
     assert caught.value.field == "park_dir"
+
+
+def test_direct_io_is_used_where_there_is_any(directory: ParkDirectory, tmp_path: Path) -> None:
+    """Whether there is any is asked of the file system itself, and of no code of the mover's."""
+    try:
+        os.close(os.open(tmp_path / "asked", os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600))
+    except OSError as error:
+        pytest.skip(f"{tmp_path} takes no direct I/O: {error}")
+    assert directory.direct
+    made = directory.create("park-2")
+    written(directory)
+    _, found = directory.load("park-1")
+    for file in (made, found):
+        assert fcntl.fcntl(file._descriptor, fcntl.F_GETFL) & os.O_DIRECT
+        file.close()
 
 
 def test_without_direct_io_it_says_so_and_works(
