@@ -123,19 +123,25 @@ class Forks:
             party,
             wish.client_id,
         )
+        names = _names(wish)
+        with self._sessions.openings.in_hand(names):
+            return await self._fork_in(parent, wish, room, names)
+
+    async def _fork_in(
+        self, parent: SessionRecord, wish: ForkWish, room: RoomWish, names: list[str]
+    ) -> Forked:
         async with self._room.decided(room) as first:
             refused = await self._room_for_all(parent, wish, room, first)
             if refused is not None:
                 return refused
-            branches = await self._record(parent, wish)
+            branches = await self._record(parent, wish, names)
         try:
             return await self._make(parent, wish, branches)
         except _Refused as no:
             await self._abandon(branches)
-            names = [one.session_id for one in branches]
             await self._runtime.directory.do(branch_table.return_numbers, names)
             if isinstance(no.error, CapacityExhausted):
-                return no_room(party.node_id, no.error, RejectReason.DEVICE_FULL)
+                return no_room(room.party.node_id, no.error, RejectReason.DEVICE_FULL)
             raise no.error from None
         except WorldlineError:
             # Whatever was made under their numbers, none is given out again.
@@ -158,8 +164,7 @@ class Forks:
                 return Verdict.reject(RejectReason.NO_TARGET, drained(node_id))
         return None
 
-    async def _record(self, parent: SessionRecord, wish: ForkWish) -> Branches:
-        names = _names(wish)
+    async def _record(self, parent: SessionRecord, wish: ForkWish, names: list[str]) -> Branches:
         branches = await self._runtime.directory.do(
             branch_table.insert_branches,
             parent,

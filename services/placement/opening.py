@@ -12,6 +12,7 @@ import structlog
 from services.placement import session_table
 from services.placement.choose import Chosen, choose_engine, drained, no_room
 from services.placement.obligations import Obligations
+from services.placement.openings import Openings
 from services.placement.peers import Deadlines, Peers
 from services.placement.persistence import ask_again
 from services.placement.phases import Outcome
@@ -24,7 +25,7 @@ from worldline.contract import Contract, contract_to_proto
 from worldline.errors import CapacityExhausted, Conflict, NotFound, Unavailable, WorldlineError
 from worldline.rpc.channel import call
 from worldline.state.codec import layout_from_proto
-from worldline.telemetry import note_verdict, span
+from worldline.telemetry import instruments, note_verdict, span
 from worldline.v1 import engine_pb2
 from worldline.verdict import RejectReason, Verdict
 
@@ -67,17 +68,35 @@ class Sessions:
         self._obligations = obligations
         self._deadlines = deadlines
         self.room = room
+        #: Branches of forks among them.
+        self.openings = Openings()
         self._opening: dict[str, asyncio.Task[Opened]] = {}
         #: Extents seen of each preset: what a new session of it will take.
         self._extent_bytes: dict[str, int] = {}
 
     async def start(self) -> None:
-        """Close what a crash left half open: its client never learned its name."""
+        """Close what a crash left half open: its client never learned its name. From now on also
+        what this process leaves so.
+        """
         for session in await self._runtime.sessions():
             if session.extent_bytes:
                 self._extent_bytes[session.world.preset] = session.extent_bytes
             if session.state is SessionState.OPENING:
-                self._runtime.owner.start(self.abandon(session), f"abandon {session.session_id}")
+                self._start_to_abandon(session)
+        self._runtime.on_reap(self.reap)
+
+    async def reap(self) -> None:
+        """Undo openings that were in nobody's hand at this look and at the one before."""
+        forsaken = self.openings.forsaken(await self._runtime.sessions())
+        if not forsaken:
+            return
+        _log.warning("sessions.forsaken", sessions=[one.session_id for one in forsaken])
+        instruments().reaped("opening", len(forsaken))
+        for session in forsaken:
+            self._start_to_abandon(session)
+
+    def _start_to_abandon(self, session: SessionRecord) -> None:
+        self._runtime.owner.start(self.abandon(session), f"abandon {session.session_id}")
 
     async def open(self, wish: OpenWish) -> Opened:
         """A live session, or the verdict that there is no room for it.
@@ -150,13 +169,18 @@ class Sessions:
             party,
             wish.client_id,
         )
+        session = _opening(wish, party)
+        with self.openings.in_hand((session.session_id,)):
+            return await self._open_in(session, room)
+
+    async def _open_in(self, session: SessionRecord, room: RoomWish) -> Opened:
+        party = room.party
         async with self.room.decided(room) as verdict:
             if not verdict.admitted:
                 return verdict
             if self._runtime.fleet.cordoned(party.node_id):
                 # A drain that began meanwhile counts on seeing whoever came before it.
                 return Verdict.reject(RejectReason.NO_TARGET, drained(party.node_id))
-            session = _opening(wish, party)
             await self._runtime.directory.do(session_table.insert_session, session)
         try:
             return await self._make_world(session)
@@ -236,13 +260,14 @@ class Sessions:
 
     async def abandon(self, session: SessionRecord) -> None:
         """Undo an opening whose effect at the engine is unknown. Its slot, if any, is orphaned."""
-        await self._close_world(session)
-        await self._runtime.directory.do(
-            session_table.set_state,
-            session.session_id,
-            (SessionState.OPENING,),
-            SessionState.CLOSED,
-        )
+        with self.openings.in_hand((session.session_id,)):
+            await self._close_world(session)
+            await self._runtime.directory.do(
+                session_table.set_state,
+                session.session_id,
+                (SessionState.OPENING,),
+                SessionState.CLOSED,
+            )
 
     async def close(self, session_id: str) -> None:
         """Close a session; closing a closed one changes nothing.

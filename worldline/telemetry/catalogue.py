@@ -60,7 +60,10 @@ SESSION_STATE = Label(
     frozenset({"opening", "live", "moving", "suspending", "suspended", "resuming", "lost"}),
 )
 LEASE = Label("worldline.lease", frozenset({"node", "engine", "hold", "reservation"}))
-REAPED = Label("worldline.reaped", frozenset({"session", "hold", "reservation", "slot", "parked"}))
+REAPED = Label(
+    "worldline.reaped",
+    frozenset({"session", "opening", "hold", "reservation", "slot", "parked"}),
+)
 DIRECTION = Label("network.io.direction", frozenset({"transmit", "receive"}))
 SOURCE = Label("worldline.source")
 TARGET = Label("worldline.target")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from services.placement import branch_table, session_table
 from services.placement.forking import _says_no
 from tests.unit.placement.cluster import Cluster, running_cluster
 from tests.unit.placement.makers import contract
@@ -282,6 +284,62 @@ async def test_placement_dies_in_mid_fork(cluster: Cluster) -> None:
             await asyncio.sleep(0)
     answer = await fork(cluster, parent, idempotency_key="k")
     assert {one.forked_from.branch for one in answer.branches} == {2, 3}, "none is used twice"
+
+
+@pytest.mark.parametrize("table", ["branches_made", "insert_branches"])
+async def test_a_fork_that_the_directory_does_not_take_down_is_undone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """The branches are on record as opening, and who made them can do nothing more."""
+    parent = await cluster.session()
+    real, close_one = getattr(branch_table, table), session_table.set_state
+    refusals = iter(range(2))
+
+    def refused(*arguments: Any) -> Any:
+        if table == "insert_branches":
+            real(*arguments)  # it is on the disk, and nobody was told so
+        raise sqlite3.OperationalError("database or disk is full")
+
+    def refused_at_first(*arguments: Any) -> Any:
+        if next(refusals, None) is not None:
+            raise sqlite3.OperationalError("database or disk is full")
+        return close_one(*arguments)
+
+    monkeypatch.setattr(branch_table, table, refused)
+    monkeypatch.setattr(session_table, "set_state", refused_at_first)
+    with pytest.raises(InvariantBroken):
+        await fork(cluster, parent, idempotency_key="k")
+    monkeypatch.setattr(branch_table, table, real)
+    assert {one.state for name, one in (await listed(cluster)).items() if name != parent} == {
+        "opening"
+    }
+    async with asyncio.timeout(60):
+        while len(await listed(cluster)) > 1:
+            await look_for_forsaken(cluster)
+    assert list(cluster.engines["e1"].worlds) == [parent]
+    # Its slots are nobody's from now on, as those of any fork that was undone.
+    answer = await fork(cluster, parent, 1, idempotency_key="k")
+    assert [one.state for one in answer.branches] == ["live"]
+
+
+async def test_a_fork_that_takes_long_is_not_undone(cluster: Cluster) -> None:
+    parent = await cluster.session()
+    gate = cluster.faults.hold("e1.ForkWorld")
+    forking = asyncio.ensure_future(fork(cluster, parent))
+    await cluster.faults.reach("e1.ForkWorld")
+    for _ in range(20):
+        await look_for_forsaken(cluster)
+    assert "e1.CloseWorld" not in cluster.faults.calls
+    gate.set()
+    assert [one.state for one in (await forking).branches] == ["live", "live"]
+
+
+async def look_for_forsaken(cluster: Cluster) -> None:
+    """Twice: once does not tell. Then what was begun goes on."""
+    assert cluster.placement is not None
+    for _ in range(2):
+        await cluster.placement.sessions.reap()
+    await asyncio.sleep(0)
 
 
 async def test_the_engine_dies_in_mid_fork(cluster: Cluster) -> None:
