@@ -11,6 +11,7 @@ import structlog
 
 from services.engine import events as ev
 from services.engine.attach import check_manifest
+from services.engine.boundary import BOUNDARY_TIMEOUT_S
 from services.engine.chores import Chores
 from services.engine.core import Phase
 from services.engine.making import check_quality, made, memory_for, new_world
@@ -19,10 +20,12 @@ from services.engine.models import Loaded, Models
 from services.engine.parse import WorldSpec
 from services.engine.peers import Slots
 from services.engine.session import Session
+from services.engine.signal import Signal, wait_for_change
 from services.engine.slotmap import SlotMap
+from services.engine.unmapping import UNMAP_TIMEOUT_S, unmap
 from services.engine.world import WorldModel
 from worldline.contract import Contract
-from worldline.errors import Conflict, WorldlineError
+from worldline.errors import Conflict, DeadlineExceeded, WorldlineError
 from worldline.state.layout import Layout
 from worldline.state.manifest import Fingerprint, Manifest
 from worldline.v1 import move_pb2
@@ -52,6 +55,8 @@ class Arriving:
         self._repeats = repeats
         #: Sessions that an open, an attach or a fork is under way for.
         self.under_way: set[str] = set()
+        #: Notified when a call has made its worlds, or has undone them.
+        self._ended = Signal()
 
     @contextmanager
     def coming(self, session_id: str) -> Iterator[None]:
@@ -72,6 +77,29 @@ class Arriving:
             yield
         finally:
             self.under_way.discard(session_id)
+            self._ended.notify()
+
+    async def ended(self, session_id: str) -> None:
+        """Until no open, attach or fork is under way for the session: its slot may be written until
+        then, and what nobody can name yet nobody can close.
+
+        Raises:
+            DeadlineExceeded: not within `BOUNDARY_TIMEOUT_S`, which a fork may wait for its parent.
+        """
+        deadline = time.monotonic() + BOUNDARY_TIMEOUT_S
+        while self._comes(session_id):
+            token = self._ended.token()
+            if not await wait_for_change(token, deadline - time.monotonic()):
+                raise DeadlineExceeded(
+                    f"session {session_id} is on its way to this engine for {BOUNDARY_TIMEOUT_S:g} "
+                    "s already: ask again",
+                    field="session_id",
+                )
+
+    def _comes(self, session_id: str) -> bool:
+        known = self._sessions.get(session_id)
+        is_made = known is not None and known.world.phase is Phase.OPENING
+        return is_made or session_id in self.under_way
 
     async def open(
         self, session_id: str, epoch: int, contract: Contract, spec: WorldSpec
@@ -99,12 +127,17 @@ class Arriving:
             raise
         session.owned_since = time.monotonic()
         session.apply(ev.Opened(), time.monotonic())
+        self._ended.notify()
         return session
 
     async def _undo_open(self, session: Session) -> None:
         """Also after a cancellation: the slot must not outlive a failed open."""
-        del self._sessions[session.session_id]
         session.unmap()
+        try:
+            await session.unmapped(UNMAP_TIMEOUT_S)
+        finally:
+            del self._sessions[session.session_id]
+            self._ended.notify()
         try:
             await asyncio.shield(self._slots.release(session.slot, session.session_id))
         except WorldlineError as error:
@@ -161,7 +194,7 @@ class Arriving:
             try:
                 await self._chores.run(memory.loading(), stands=True)
             except BaseException:
-                memory.close()
+                await unmap(memory)
                 raise
         return memory
 

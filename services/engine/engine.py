@@ -117,7 +117,12 @@ class Engine:
         return await self.arriving.open(session_id, epoch, contract, spec)
 
     async def close(self, session_id: str, epoch: int) -> None:
-        """End a session at its next boundary; idempotent."""
+        """End a session at its next boundary; one that is on its way here once it is. Idempotent.
+
+        Raises:
+            DeadlineExceeded: it does not come, or not to a boundary, in time: ask again.
+        """
+        await self.arriving.ended(session_id)
         session = self.sessions.get(session_id)
         if session is None:
             return

@@ -389,6 +389,28 @@ async def test_a_caller_that_leaves_leaves_nothing(
     await plays_on(source)
 
 
+async def test_a_branch_that_is_closed_before_it_lives_is_closed_then(
+    source: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said to be closed at once, its slot would be another's while it is still copied into."""
+    await opened(source)
+    closing: list[asyncio.Future[None]] = []
+
+    async def close() -> None:
+        closing.append(asyncio.ensure_future(source.engine.close("b0", 1)))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not closing[0].done()
+        assert source.slots.released == []
+
+    await in_mid_copy(source, monkeypatch, close)
+    await fork(source, 0, 1)
+    async with asyncio.timeout(DEADLINE_S):
+        await closing[0]
+    assert set(source.engine.sessions) == {"s1", "b1"}
+    await plays_on(source)
+
+
 @pytest.mark.parametrize("reading", ["parent", "branch"])
 async def test_a_caller_that_leaves_takes_no_slot_from_under_its_digest(
     source: Harness, monkeypatch: pytest.MonkeyPatch, reading: str
