@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.oracles import Oracles, play, until
+from tests.oracles import Oracles, bounded, play, until
 from worldline.cli.cluster import LocalCluster
 from worldline.cli.parts import ClusterOptions, NodeOptions
 from worldline.contract import Contract, ServiceClass
@@ -67,10 +67,8 @@ def fault(tmp_path_factory: pytest.TempPathFactory) -> Fault:
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
-async def faulty_cluster(fault: Fault) -> AsyncIterator[LocalCluster]:
-    """Two nodes whose parts may be killed, by tests that start them again and close their session;
-    node-1's mover misbehaves when armed.
-    """
+async def faulty_nodes(fault: Fault) -> AsyncIterator[LocalCluster]:
+    """What is behind `faulty_cluster`."""
     node = NodeOptions(
         mover_entry=FAULTY_MOVER,
         mover_variables={"chunk_bytes": str(1 << 20)},
@@ -79,6 +77,25 @@ async def faulty_cluster(fault: Fault) -> AsyncIterator[LocalCluster]:
     options = ClusterOptions(slots=SLOTS, slot_bytes=16 << 20, node_options={"node-1": node})
     async with LocalCluster(options) as running:
         yield running
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def faulty_cluster(faulty_nodes: LocalCluster) -> AsyncIterator[LocalCluster]:
+    """Two nodes whose parts may be killed, by tests that start them again and close their sessions;
+    node-1's mover misbehaves when armed.
+
+    What a test that failed has left is ended and named here: else its world would keep a slot of
+    every test after it, which would be taken for leaks of theirs.
+    """
+    yield faulty_nodes
+    dead = [name for name, one in faulty_nodes.services.items() if not one.running]
+    for name in dead:
+        await faulty_nodes.restart(name)
+    async with bounded(), Client(faulty_nodes.placement_address) as client:
+        left = [one.session_id for one in await client.sessions()]
+        for session_id in left:
+            await (await client.session(session_id)).close()
+    assert (dead, left) == ([], []), "this test has left parts dead or sessions open"
 
 
 async def make_twin(client: Client, count: int) -> list[Block]:
