@@ -22,7 +22,6 @@ from services.engine.peers import Slots
 from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.slotmap import SlotMap
-from services.engine.unmapping import UNMAP_TIMEOUT_S, unmap
 from services.engine.world import WorldModel
 from worldline.contract import Contract
 from worldline.errors import Conflict, DeadlineExceeded, WorldlineError
@@ -132,12 +131,9 @@ class Arriving:
 
     async def _undo_open(self, session: Session) -> None:
         """Also after a cancellation: the slot must not outlive a failed open."""
+        del self._sessions[session.session_id]
+        self._ended.notify()
         session.unmap()
-        try:
-            await session.unmapped(UNMAP_TIMEOUT_S)
-        finally:
-            del self._sessions[session.session_id]
-            self._ended.notify()
         try:
             await asyncio.shield(self._slots.release(session.slot, session.session_id))
         except WorldlineError as error:
@@ -194,7 +190,7 @@ class Arriving:
             try:
                 await self._chores.run(memory.loading(), stands=True)
             except BaseException:
-                await unmap(memory)
+                memory.close()
                 raise
         return memory
 
