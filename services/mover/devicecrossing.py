@@ -8,7 +8,7 @@ installed, and with it every byte of the pinned memory and of the way.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from services.mover.chunking import Chunk, ChunkPlan
@@ -18,12 +18,13 @@ from services.mover.parkfile import StateFile, padded_bytes
 from services.mover.parkmemory import ParkBuffer
 from services.mover.piecereading import PieceReading
 from services.mover.pieces import pieces_of
+from worldline.cuda import late
 from worldline.cuda.buffer import DeviceBuffer
 from worldline.cuda.digest import CudaDigester
 from worldline.cuda.event import Event
 from worldline.cuda.pinned import PinnedMemory
 from worldline.cuda.stream import Stream
-from worldline.errors import WorldlineError
+from worldline.errors import DeadlineExceeded, WorldlineError
 from worldline.state.digest import GRANULE_BYTES
 
 #: A copy between device and host takes milliseconds; a device that needs this long has failed.
@@ -225,18 +226,28 @@ def staging(device_index: int, size_bytes: int) -> Iterator[tuple[PinnedMemory, 
     try:
         yield pinned, stream
     finally:
-        with suppress(WorldlineError):
-            stream.wait(_DEVICE_S)
+        _settle_copies(stream, pinned.close)
         stream.close()
-        pinned.close()
 
 
 def settle(stream: Stream, digester: CudaDigester) -> None:
     """Wait until the device touches neither side any more; one that has failed never will."""
-    with suppress(WorldlineError):
-        stream.wait(_DEVICE_S)
+    _settle_copies(stream)
     with suppress(WorldlineError):
         digester.wait()
+
+
+def _settle_copies(stream: Stream, then: Callable[[], None] = lambda: None) -> None:
+    """`then` once they are made, or never will be; their slot is nobody else's before."""
+    try:
+        stream.wait(_DEVICE_S)
+    except DeadlineExceeded:
+        with suppress(WorldlineError):
+            late.leave(stream, then)
+            return
+    except WorldlineError:
+        pass
+    then()
 
 
 def address_of(view: memoryview) -> int:

@@ -33,7 +33,7 @@ class Status(int):
     """A cudaError_t."""
 
 
-OK, OUT_OF_MEMORY, BAD_DEVICE = Status(0), Status(2), Status(101)
+OK, OUT_OF_MEMORY, BAD_DEVICE, NOT_READY = Status(0), Status(2), Status(101), Status(600)
 
 
 class _Handle:
@@ -67,6 +67,8 @@ class FakeRuntime(types.ModuleType):
         self.streams: dict[int, list[Work]] = {}
         #: By event: the stream that it was last recorded in, until its point there is reached.
         self.events: dict[int, int | None] = {}
+        #: Whether the devices do nothing of what they have been given.
+        self.hangs = False
 
     # --- devices ---
 
@@ -163,7 +165,10 @@ class FakeRuntime(types.ModuleType):
         return OK, number
 
     def cudaStreamDestroy(self, stream):  # noqa: N802
-        self.streams.pop(stream, None)  # of a former fake, where it was left to the collector
+        # None: of a former fake, where it was left to the collector.
+        queue = self.streams.pop(stream, None)
+        if queue and self.hangs:
+            self.streams[stream] = queue  # what was queued still runs, when the device goes on
         return (OK,)
 
     def cudaMemcpyAsync(self, target, source, size_bytes, kind, stream):  # noqa: N802
@@ -176,6 +181,8 @@ class FakeRuntime(types.ModuleType):
 
     def cudaStreamQuery(self, stream):  # noqa: N802
         queue = self.streams[stream]
+        if self.hangs and queue:
+            return (NOT_READY,)
         while queue:
             queue.pop(0)()
         return (OK,)
@@ -193,10 +200,16 @@ class FakeRuntime(types.ModuleType):
 
     def cudaEventRecord(self, event, stream):  # noqa: N802
         self.events[event] = stream
-        self.streams[stream].append(lambda: self.events.update({event: None}))
+        self.streams[stream].append(lambda: self._reach(event))
         return (OK,)
 
+    def _reach(self, event: int) -> None:
+        if event in self.events:  # and not destroyed meanwhile
+            self.events[event] = None
+
     def cudaEventQuery(self, event):  # noqa: N802
+        if self.hangs and self.events[event] is not None:
+            return (NOT_READY,)
         while (stream := self.events[event]) is not None:
             self.streams[stream].pop(0)()
         return (OK,)

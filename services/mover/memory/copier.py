@@ -6,9 +6,11 @@ import ctypes
 from typing import TypeGuard
 
 from services.mover.transport.base import Buffer
+from worldline.cuda import late
 from worldline.cuda.buffer import DeviceBuffer
 from worldline.cuda.stream import Stream
 from worldline.devicename import cuda_index
+from worldline.errors import DeadlineExceeded
 
 #: A staged chunk takes a millisecond; a device that needs this long has failed.
 _COPY_S = 10.0
@@ -52,7 +54,11 @@ def _on_device(buffer: Buffer) -> TypeGuard[DeviceBuffer]:
 
 def _copy(stream: Stream, target_address: int, source_address: int, size_bytes: int) -> None:
     stream.copy(target_address, source_address, size_bytes)
-    stream.wait(_COPY_S)
+    try:
+        stream.wait(_COPY_S)
+    except DeadlineExceeded:
+        late.leave(stream)
+        raise
 
 
 def _address(view: memoryview) -> int:

@@ -13,6 +13,7 @@ import numpy
 import structlog
 
 from services.mover.memory.base import Granules, IpcHandle, SlotMemory
+from worldline.cuda import late
 from worldline.cuda.buffer import DeviceBuffer
 from worldline.cuda.devices import devices
 from worldline.cuda.memory import DeviceMemory
@@ -65,6 +66,7 @@ class CudaMemory(SlotMemory):
 
     def prepare(self, extent_bytes: int, *, zero: bool) -> None:
         """Zero [0, extent) when asked; nothing that was begun here before is left to do then."""
+        late.wait(self.index, _DEVICE_S)
         if zero:
             self._stream.fill(self._memory.address, 0, extent_bytes)
         self._stream.wait(_DEVICE_S)
@@ -75,7 +77,7 @@ class CudaMemory(SlotMemory):
         Raises:
             Unavailable: the device has failed.
         """
-        return self._stream.is_idle
+        return self._stream.is_idle and late.is_quiet(self.index)
 
     def part(self, offset_bytes: int, size_bytes: int) -> DeviceBuffer:
         """The bytes [offset, offset + size)."""

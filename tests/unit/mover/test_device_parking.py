@@ -27,7 +27,7 @@ from tests.unit.fakecuda import FakeRuntime, HostReadingDigester, bytes_at, fake
 from tests.unit.mover.cluster import MEBIBYTE, layout_of, start_admission, start_node
 from worldline.contract import DeterminismTier
 from worldline.cuda.buffer import DeviceBuffer
-from worldline.errors import IntegrityError
+from worldline.errors import DeadlineExceeded, IntegrityError
 from worldline.park import ParkKind
 from worldline.state import digest
 from worldline.state.digest import digest_slot
@@ -235,3 +235,32 @@ async def test_no_bit_is_missed_at_rest(build: Build) -> None:
     assert misses == []
     back = await bench.runtime.parking.unpark("park-1", SESSION, "cuda:0")
     assert bench.view(back.slot) == bench.data
+
+
+@KINDS
+async def test_a_state_whose_way_back_was_given_up_lands_in_nobody_elses_slot(
+    build: Build, cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch, kind: ParkKind
+) -> None:
+    """Fault 4: a device that hangs for longer than anybody waits, and then goes on."""
+    bench = await build(WORLD)
+    await bench.park(kind)
+    assert bench.runtime.release(bench.slot, SESSION)
+    monkeypatch.setattr(devicecrossing, "_DEVICE_S", 0.01)
+    monkeypatch.setattr("services.mover.memory.cuda._DEVICE_S", 0.01)
+    digests = HostReadingDigester.update
+    monkeypatch.setattr(HostReadingDigester, "update", lambda *_: None)  # the device's: none comes
+    cuda.hangs = True
+    with pytest.raises(DeadlineExceeded):
+        await bench.runtime.parking.unpark("park-1", SESSION, "cuda:0")
+    with pytest.raises(DeadlineExceeded):
+        await bench.runtime.allocate("next", WORLD.extent_bytes, "cuda:0")
+    assert {state.role for state in bench.runtime.slots.states()} == {SlotRole.FREE}
+    cuda.hangs = False
+    tenant = await bench.runtime.allocate("next", WORLD.extent_bytes, "cuda:0")
+    for stream in list(cuda.streams):
+        cuda.cudaStreamQuery(stream)
+    assert not any(bench.view(tenant))
+    monkeypatch.setattr(HostReadingDigester, "update", digests)
+    back = await bench.runtime.parking.unpark("park-1", SESSION, "cuda:0")
+    assert bytes(bench.view(back.slot)) == bench.data
+    assert not any(bench.view(tenant))

@@ -20,7 +20,13 @@ from services.mover.transport.memory import MemoryTransport
 from services.mover.transport.ucx import UcxTransport
 from tests.unit.fakecuda import FakeRuntime, bytes_at, fake_cuda
 from tests.unit.mover.cluster import Cluster, PushCall, layout_of, start_admission, start_node
-from worldline.errors import CapacityExhausted, IntegrityError, InvalidInput, Unavailable
+from worldline.errors import (
+    CapacityExhausted,
+    DeadlineExceeded,
+    IntegrityError,
+    InvalidInput,
+    Unavailable,
+)
 from worldline.rpc.channel import call
 from worldline.state.digest import digest_slot
 from worldline.state.layout import flat_layout
@@ -79,6 +85,33 @@ def test_zeroing_is_done_when_it_returns(cuda: FakeRuntime) -> None:
     assert set(here[:4_000]) == {0}
     assert set(here[4_000:]) == {0xFF}
     memory.close()
+
+
+def test_a_staged_chunk_that_was_given_up_lands_before_the_next_tenant(
+    cuda: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 4: the device can be asked for no longer, and yet it goes on."""
+    monkeypatch.setattr("services.mover.memory.copier._COPY_S", 0.01)
+    monkeypatch.setattr("services.mover.memory.cuda._DEVICE_S", 0.01)
+    memory, other = CudaMemory("cuda:0", 5_000), CudaMemory("cuda:1", 5_000)
+    copier = CudaCopier(("cuda:0",))
+    cuda.hangs = True
+    with pytest.raises(DeadlineExceeded):
+        copier.to_device(memoryview(bytearray(b"\xee" * 100)), memory.part(0, 100))
+    copier.close()
+    assert not memory.has_pages(5_000)
+    assert other.has_pages(5_000)
+    with pytest.raises(DeadlineExceeded):
+        memory.prepare(5_000, zero=True)
+    cuda.hangs = False
+    memory.prepare(5_000, zero=True)
+    for stream in list(cuda.streams):
+        cuda.cudaStreamQuery(stream)
+    assert not any(bytes_at(memory.whole.address, 5_000))
+    assert memory.has_pages(5_000)
+    memory.close()
+    other.close()
+    assert not cuda.events
 
 
 Build = Callable[..., Any]
