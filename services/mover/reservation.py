@@ -17,7 +17,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from services.mover.givingway import gave_way
-from services.mover.slots import SlotRef
+from services.mover.slots import GENERATION_STALE, SlotRef
 from worldline.errors import (
     Conflict,
     DeadlineExceeded,
@@ -350,7 +350,7 @@ class Reservations:
                 f"reservation {reservation_id} holds slot {reservation.slot.slot_index} "
                 f"generation {reservation.slot.generation}, not {slot.slot_index} generation "
                 f"{slot.generation}",
-                reason="SLOT_GENERATION_STALE",
+                reason=GENERATION_STALE,
                 field="slot",
             )
         if reservation.state is ReservationState.PROMOTED:

@@ -27,7 +27,15 @@ from services.mover.reservation import Reservation, Reservations
 from services.mover.reserving import Reserving
 from services.mover.settings import MoverSettings
 from services.mover.slotqueue import SlotQueue
-from services.mover.slots import Shelf, SlotRef, SlotRole, SlotState, SlotTable
+from services.mover.slots import (
+    GENERATION_STALE,
+    MOVER_REPLACED,
+    Shelf,
+    SlotRef,
+    SlotRole,
+    SlotState,
+    SlotTable,
+)
 from services.mover.slotserver import SlotServer, Tokens
 from services.mover.staging import Staging, cuda_staging
 from services.mover.tasks import TaskSet
@@ -252,7 +260,7 @@ class MoverRuntime:
         try:
             self.slots.resolve(slot, session_id)
         except Fenced as error:
-            if error.reason == "SLOT_GENERATION_STALE":
+            if error.reason in (GENERATION_STALE, MOVER_REPLACED):
                 return False
             raise
         reservation = self.reservations.of_slot(slot)

@@ -128,6 +128,11 @@ class _Slot:
         self.gives_way = False
 
 
+#: Reasons of names that mean nothing any more.
+GENERATION_STALE = "SLOT_GENERATION_STALE"
+MOVER_REPLACED = "MOVER_REPLACED"
+
+
 class SlotTable:
     """The slots of one node, by index along its shelves. Generations begin above a start."""
 
@@ -136,6 +141,7 @@ class SlotTable:
     ) -> None:
         self.node_id = node_id
         self.shelves = shelves
+        self._generation_start = generation_start
         self._slots = [
             _Slot(shelf, generation_start, now)
             for shelf in shelves
@@ -231,15 +237,25 @@ class SlotTable:
 
         Raises:
             NotFound: another node's slot, or no such index.
-            Fenced: an old generation, or another session's slot.
+            Fenced: an old generation, one of an earlier process (MOVER_REPLACED), or another
+                session's slot.
             Conflict: the slot's role is not among `roles`.
         """
         slot = self._slot(ref)
+        if not self._given_out_here(ref.generation):
+            raise Fenced(
+                f"slot {ref.slot_index} generation {ref.generation} is of an earlier process of "
+                "this mover: a world that still plays in it can be neither moved nor parked. Fork "
+                "it with the same noise (`worldline fork --same-noise`), which makes the same "
+                "world in a slot of this process, and close this one",
+                reason=MOVER_REPLACED,
+                field="slot.generation",
+            )
         if slot.generation != ref.generation or slot.role is SlotRole.FREE:
             raise Fenced(
                 f"slot {ref.slot_index} generation {ref.generation} is over; "
                 f"the slot is at generation {slot.generation}",
-                reason="SLOT_GENERATION_STALE",
+                reason=GENERATION_STALE,
                 field="slot.generation",
             )
         if session_id is not None and slot.session_id != session_id:
@@ -256,6 +272,10 @@ class SlotTable:
                 field="slot",
             )
         return self._state(ref.slot_index)
+
+    def _given_out_here(self, generation: int) -> bool:
+        newest = max(slot.generation for slot in self._slots)
+        return self._generation_start < generation <= newest
 
     def promote(self, ref: SlotRef, now: float) -> None:
         """SHADOW to LIVE.

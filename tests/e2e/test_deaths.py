@@ -8,10 +8,13 @@ import signal
 import pytest
 
 from tests.e2e.conftest import Fault, make_stage
-from tests.oracles import bounded
+from tests.oracles import bounded, play, signature, until
 from worldline.cli.cluster import LocalCluster
+from worldline.errors import Fenced
 from worldline.sdk import Client
+from worldline.sdk.block import Block
 from worldline.sdk.move_record import MovePhase
+from worldline.sdk.session import Session
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -88,3 +91,45 @@ async def test_the_client_goes_away_and_the_move_goes_on(faulty_cluster: LocalCl
             await asyncio.gather(moving, return_exceptions=True)
         await stage.oracles.hold(stage.session, stage.twin, 2, node_id="node-2")
         await stage.session.close()
+
+
+async def test_a_mover_is_killed_under_a_world_that_plays(faulty_cluster: LocalCluster) -> None:
+    """It plays on where no mover reaches; a branch with its noise is the way out, and moves."""
+    async with Client(faulty_cluster.placement_address) as client:
+        stage = await make_stage(faulty_cluster, client, blocks=12)
+        session = stage.session
+        await faulty_cluster.kill("mover-node-1")
+        await faulty_cluster.restart("mover-node-1")
+        await stranded(session)
+        same_as(stage.twin, await play(session, 2, 2))
+        async with bounded():
+            with pytest.raises(Fenced) as caught:
+                await session.suspend()
+        assert caught.value.reason == "MOVER_REPLACED"
+        async with bounded():
+            (branch,) = await session.fork(same_noise=True)
+        await session.close()
+        async with bounded():
+            (await branch.move("node-2")).raise_unless_committed()
+        same_as(stage.twin, await play(branch, 4, 3))
+        await branch.close()
+
+
+async def stranded(session: Session) -> None:
+    """Until moves of the world fail for that reason: first its node has to be back."""
+
+    async def complaints() -> list[str]:
+        record = await session.move("node-2")
+        failure = record.failure
+        if failure is not None and failure.reason == "MOVER_REPLACED":
+            assert "--same-noise" in failure.message
+            return []
+        return [f"{record.phase.name}: {record.verdict} {failure}"]
+
+    async with bounded():
+        await until(complaints)
+
+
+def same_as(twin: list[Block], played: list[Block]) -> None:
+    for block in played:
+        assert signature(block) == signature(twin[block.index])

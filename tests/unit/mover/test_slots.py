@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from services.mover.runtime import generation_start
-from services.mover.slots import TRANSITIONS, Shelf, SlotRef, SlotRole, SlotTable
+from services.mover.slots import (
+    GENERATION_STALE,
+    MOVER_REPLACED,
+    TRANSITIONS,
+    Shelf,
+    SlotRef,
+    SlotRole,
+    SlotTable,
+)
 from worldline.errors import (
     CapacityExhausted,
     Conflict,
@@ -45,7 +53,7 @@ def test_stale_foreign_and_unknown_names() -> None:
     for attempt in (lambda: slots.resolve(old), lambda: slots.pin(old)):
         with pytest.raises(Fenced) as caught:
             attempt()
-        assert caught.value.reason == "SLOT_GENERATION_STALE"
+        assert caught.value.reason == GENERATION_STALE
     with pytest.raises(Fenced) as caught:
         slots.resolve(new, "s")
     assert caught.value.reason == "SLOT_OF_OTHER_SESSION"
@@ -54,6 +62,23 @@ def test_stale_foreign_and_unknown_names() -> None:
             slots.resolve(ref)
     assert not slots.release(old, 0.0)
     assert slots.resolve(new, "t").role is SlotRole.LIVE
+
+
+def test_a_name_that_an_earlier_process_gave_out_says_so() -> None:
+    shelves = (Shelf("cpu", 2, 1000),)
+    before = SlotTable("n", shelves, 0.0, 5 << 20).allocate("s", 10, SlotRole.LIVE, 0.0)
+    slots = SlotTable("n", shelves, 0.0, 3 << 20)
+    own = slots.allocate("s", 10, SlotRole.LIVE, 0.0)
+    later = SlotRef("n", 0, (3 << 20) - 1)
+    for ref in (before, later, SlotRef("n", 1, own.generation + 1)):
+        with pytest.raises(Fenced) as caught:
+            slots.resolve(ref, "s")
+        assert caught.value.reason == MOVER_REPLACED
+        assert "--same-noise" in caught.value.message
+    slots.release(own, 0.0)
+    with pytest.raises(Fenced) as caught:
+        slots.resolve(own)
+    assert caught.value.reason == GENERATION_STALE
 
 
 def test_full_and_too_large() -> None:
