@@ -20,7 +20,6 @@ _PEERS = (
     "cuda-core",
 )
 _ROOT = Path(__file__).parents[1]
-_THP = "/sys/kernel/mm/transparent_hugepage"
 
 
 def machine() -> dict[str, Any]:

@@ -39,7 +39,6 @@ DEVICE = "cuda:0"
 STATES_BYTES = (418_000_000, 1_670_124_960, 1_670_124_960, 4_300_000_000)
 SLOT_BYTES = 4_400_000_000
 CLIENTS = 64
-_FAR_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,6 @@ GBIT_PER_S = 1e9 / 8
 STATE_BYTES = 1_670_124_960
 DIRTY_BYTES_PER_S = 0.93e9
 HORIZON_S = 0.400
-#: A stall with the default timer (`Cell.stall_s`).
-DEFAULT_TIMER_STALL_S = 2.147
 
 
 @dataclass(frozen=True, slots=True)

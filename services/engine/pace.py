@@ -145,6 +145,5 @@ def pace_of(contract: Contract) -> Pace:
     blocks in a row holds across a move although nobody tells what came before.
     """
     grid = ReleaseGrid(contract.period_ms / 1e3) if contract.period_ms > 0 else None
-    limit = contract.degraded_consecutive_max
-    firm = Firm(1, limit + 1) if limit > 0 else Firm()
+    firm = Firm.consecutive(contract.degraded_consecutive_max)
     return Pace(contract.horizon_ms / 1e3, grid, history=QualityHistory(firm))

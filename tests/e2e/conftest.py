@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,9 +111,6 @@ class Stage:
     session: Session
     twin: list[Block]
     oracles: Oracles
-
-
-StageMaker = Callable[[LocalCluster, Client], Awaitable[Stage]]
 
 
 async def make_stage(cluster: LocalCluster, client: Client, blocks: int = 24) -> Stage:

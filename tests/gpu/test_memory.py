@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import multiprocessing
-import os
 import random
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 import pytest
@@ -17,7 +13,7 @@ from tests.gpu.conftest import TIMEOUT_S
 from worldline.cuda.devices import devices
 from worldline.cuda.event import Event
 from worldline.cuda.memory import DeviceMemory, ImportedMemory
-from worldline.cuda.pinned import PinnedMemory, RegisteredMemory
+from worldline.cuda.pinned import PinnedMemory
 from worldline.cuda.stream import Stream
 from worldline.errors import CapacityExhausted, DeadlineExceeded, Unavailable
 
@@ -111,22 +107,9 @@ def test_what_was_exported_here_cannot_be_imported_here() -> None:
     assert caught.value.reason == "CUDA_IPC_UNAVAILABLE"
 
 
-@pytest.fixture
-def memory_file() -> Iterator[mmap.mmap]:
-    descriptor = os.memfd_create("pinned")
-    os.ftruncate(descriptor, 4 << 20)
-    mapping = mmap.mmap(descriptor, 4 << 20)
-    yield mapping
-    with contextlib.suppress(BufferError):  # a failed test still holds a view
-        mapping.close()
-    os.close(descriptor)
-
-
-def test_bytes_go_out_and_back_through_pinned_memory(
-    stream: Stream, memory_file: mmap.mmap
-) -> None:
+def test_bytes_go_out_and_back_through_pinned_memory(stream: Stream) -> None:
     data = random.Random(2).randbytes(SIZE_BYTES)
-    out, back = PinnedMemory(SIZE_BYTES), RegisteredMemory(memoryview(memory_file))
+    out, back = PinnedMemory(SIZE_BYTES), PinnedMemory(SIZE_BYTES)
     out.view[:] = data
     with DeviceMemory(SIZE_BYTES, 0) as memory:
         stream.copy(memory.address, out.address, SIZE_BYTES)
@@ -147,16 +130,6 @@ def test_pinned_memory_lasts_as_long_as_a_view_of_it() -> None:
     pinned.close()
     view[:] = bytes(range(100))
     assert bytes(view) == bytes(range(100))
-
-
-def test_memory_is_pinned_once(memory_file: mmap.mmap) -> None:
-    pinned = RegisteredMemory(memoryview(memory_file))
-    with pytest.raises(Unavailable):
-        RegisteredMemory(memoryview(memory_file))
-    pinned.close()
-    pinned.close()
-    again = RegisteredMemory(memoryview(memory_file))
-    again.close()
 
 
 def test_copies_between_devices(stream: Stream, peer_index: int) -> None:

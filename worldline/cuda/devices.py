@@ -22,8 +22,6 @@ class Device:
     name: str
     #: As nvidia-smi prints it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx.
     uuid: str
-    #: domain:bus:device.function, lower case.
-    pci_address: str
     memory_bytes: int
     compute_capability: tuple[int, int]
     multiprocessor_count: int
@@ -61,7 +59,6 @@ def _device(index: int, found: Any, uuid: str, count: int, nvlink: tuple[int, ..
         index=index,
         name=found.name.decode(),
         uuid=uuid,
-        pci_address=pci_address,
         memory_bytes=found.totalGlobalMem,
         compute_capability=(found.major, found.minor),
         multiprocessor_count=found.multiProcessorCount,

@@ -1,6 +1,6 @@
 """Pinned: host memory that the devices copy from and to directly, at the speed of the bus.
 
-Taking or pinning memory costs about 0.3 s a gigabyte: do it once and keep it.
+Taking it costs about 0.3 s a gigabyte: do it once and keep it.
 """
 
 from __future__ import annotations
@@ -42,41 +42,3 @@ class PinnedMemory:
     def close(self) -> None:
         """Give the memory back, now or with the last view that somebody still holds."""
         self._view.release()
-
-
-class RegisteredMemory:
-    """Existing host memory, pinned in place: a mapping of a memory file, for instance.
-
-    Raises:
-        InvalidInput: the view is empty, read-only or not contiguous.
-        CapacityExhausted: the host pins no more memory, reason MEMORY_EXHAUSTED.
-        Unavailable: the memory cannot be pinned, or is already.
-    """
-
-    def __init__(self, view: memoryview, device_index: int = 0) -> None:
-        if view.readonly or not view.c_contiguous or not view.nbytes:
-            raise InvalidInput("only writable, contiguous memory can be pinned", field="view")
-        require()
-        self._view = view.cast("B")
-        self.size_bytes = view.nbytes
-        self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._view))
-        with current_device(device_index):
-            call(
-                "cudaHostRegister",
-                self.address,
-                self.size_bytes,
-                runtime().cudaHostRegisterPortable,
-            )
-        self._close = weakref.finalize(self, call, "cudaHostUnregister", self.address)
-        self._close.atexit = False
-
-    @property
-    def view(self) -> memoryview:
-        """All bytes, writable."""
-        return self._view
-
-    def close(self) -> None:
-        """Unpin; the memory itself stays its owner's. To be called before that unmaps it."""
-        if self._close.alive:
-            self._close()
-            self._view.release()

@@ -76,11 +76,6 @@ class DirtyTrace:
         return segments_of(self.layout, self.granule_bytes)
 
     @property
-    def step_count(self) -> int:
-        """Steps from one boundary to the next."""
-        return len(self.boundaries) - 1
-
-    @property
     def last_block(self) -> int:
         """The last block that was observed; one before the first where none was."""
         return self.boundaries[-1].block_index - 1

@@ -78,11 +78,6 @@ class WorldConfig:
         return tuple(self.sigmas[index * last // max(1, steps - 1)] for index in range(steps))
 
     @property
-    def video_frames_per_block(self) -> int:
-        """RGB frames that a block shows."""
-        return self.frames_per_block * self.video_frames_per_latent
-
-    @property
     def height(self) -> int:
         """Rows of an RGB frame, pixels."""
         return self.rows * self.pixels_per_token

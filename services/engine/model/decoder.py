@@ -41,7 +41,7 @@ def asked_motion(action: Action, device: torch.device) -> Tensor:
 
 
 def decode(weights: Weights, state: StateTree, inputs: DecodeInputs) -> Tensor:
-    """RGB of one block, uint8 (video_frames_per_block, height, width, 3); advances the cache."""
+    """RGB of one block, uint8 (frames, height, width, 3); advances the cache."""
     config, cache = weights.config, state["decoder"]
     frames = inputs.latents.view(config.frames_per_block, config.tokens_per_frame, -1)
     smooth = _smooth(config, cache["latent"], frames)

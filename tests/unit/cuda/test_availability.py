@@ -14,7 +14,7 @@ from worldline.cuda.availability import require, unavailable_reason
 from worldline.cuda.devices import devices
 from worldline.cuda.digest import CudaDigester
 from worldline.cuda.memory import DeviceMemory, ImportedMemory
-from worldline.cuda.pinned import PinnedMemory, RegisteredMemory
+from worldline.cuda.pinned import PinnedMemory
 from worldline.cuda.stream import Stream
 from worldline.errors import InvalidInput, Unavailable
 from worldline.state.layout import flat_layout
@@ -56,7 +56,6 @@ def test_the_reason_is_a_sentence_and_there_are_no_devices() -> None:
         lambda: DeviceMemory(1, 0),
         lambda: ImportedMemory(bytes(64), 1, 0),
         lambda: PinnedMemory(1),
-        lambda: RegisteredMemory(memoryview(bytearray(4096))),
         lambda: Stream(0),
     ],
 )
@@ -73,9 +72,6 @@ def test_whatever_needs_a_device_says_that_there_is_none(make: Callable[[], obje
         lambda: ImportedMemory(bytes(63), 1, 0),
         lambda: ImportedMemory(bytes(64), 0, 0),
         lambda: PinnedMemory(0),
-        lambda: RegisteredMemory(memoryview(bytes(4096))),
-        lambda: RegisteredMemory(memoryview(bytearray())),
-        lambda: RegisteredMemory(memoryview(bytearray(8))[::2]),
         lambda: CudaDigester(flat_layout("probe", 8), 99),
         lambda: CudaDigester(flat_layout("probe", 8), 0, 0),
     ],

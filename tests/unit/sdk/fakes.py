@@ -26,11 +26,9 @@ from worldline.v1 import (
     placement_pb2_grpc,
 )
 
-#: Frames of a fake block: 2 frames of 2 x 3 pixels, filled with the low byte of the index.
-FRAMES_SHAPE = (2, 2, 3, 3)
-
 
 def frames_of(block_index: int) -> bytes:
+    """Frames of a fake block: 2 of 2 x 3 pixels, filled with the low byte of the index."""
     return bytes([block_index % 256]) * (2 * 2 * 3 * 3)
 
 

@@ -249,6 +249,14 @@ async def test_a_commit_that_failed_is_not_repeated(stage: Stage, client: Client
     assert len(calls(stage, "GetMove")) == 3
 
 
+async def test_a_move_is_told_of_as_it_is_now(stage: Stage, client: Client) -> None:
+    stage.placement.records = [_done(move_pb2.MOVE_PHASE_ATTACHED)]
+    record = await client.move_record("move-1")
+    assert (record.phase, record.outcome) == (MovePhase.ATTACHED, "running")
+    with pytest.raises(InvalidInput):
+        await client.move_record("")
+
+
 async def test_an_undecided_commit_is_unknown(stage: Stage) -> None:
     async with Client(stage.address, move_timeout_s=0.4) as client:
         session = await client.open("tiny")
