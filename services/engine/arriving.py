@@ -22,6 +22,7 @@ from services.engine.peers import Slots
 from services.engine.session import Session
 from services.engine.signal import Signal, wait_for_change
 from services.engine.slotmap import SlotMap
+from services.engine.unmapping import UNMAP_TIMEOUT_S, begin_unmapping
 from services.engine.world import WorldModel
 from worldline.contract import Contract
 from worldline.errors import Conflict, DeadlineExceeded, WorldlineError
@@ -131,9 +132,16 @@ class Arriving:
 
     async def _undo_open(self, session: Session) -> None:
         """Also after a cancellation: the slot must not outlive a failed open."""
-        del self._sessions[session.session_id]
-        self._ended.notify()
         session.unmap()
+        try:
+            await session.unmapped(UNMAP_TIMEOUT_S)
+        except WorldlineError as error:
+            # Not given back: it is mapped.
+            _log.error("open.not_undone", session_id=session.session_id, error=str(error))
+            return
+        finally:
+            del self._sessions[session.session_id]
+            self._ended.notify()
         try:
             await asyncio.shield(self._slots.release(session.slot, session.session_id))
         except WorldlineError as error:
@@ -190,7 +198,7 @@ class Arriving:
             try:
                 await self._chores.run(memory.loading(), stands=True)
             except BaseException:
-                memory.close()
+                await begin_unmapping(memory).wait()
                 raise
         return memory
 

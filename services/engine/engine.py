@@ -32,6 +32,7 @@ from services.engine.reading import to_the_end
 from services.engine.selfcheck import SelfCheck, SelfChecks
 from services.engine.session import Session
 from services.engine.tombstones import Tombstones
+from services.engine.unmapping import UNMAP_TIMEOUT_S
 from worldline.admissibility.profile_row import ProfileRow, RequestShape
 from worldline.contract import Contract
 from worldline.errors import NotFound
@@ -266,7 +267,7 @@ class Engine:
     def bury_ended(self) -> None:
         """Bury worlds that ended by themselves: failed, or no longer owned."""
         for session in list(self.sessions.values()):
-            if session.world.phase is Phase.RELEASED and session.memory is None:
+            if session.world.phase is Phase.RELEASED and not session.is_mapped:
                 self.bury(session)
 
     def bury(self, session: Session) -> None:
@@ -275,10 +276,15 @@ class Engine:
             del self.sessions[session.session_id]
             self.tombstones.add(session)
 
-    def shut_down(self) -> None:
-        """Unmap everything. The worker must have ended; slots stay the mover's."""
-        for session in self.sessions.values():
+    async def shut_down(self) -> None:
+        """Unmap everything, as long as that takes at most. The worker must have ended; slots stay
+        the mover's.
+        """
+        sessions = list(self.sessions.values())
+        for session in sessions:
             session.unmap()
+        leaving = (session.unmapped(UNMAP_TIMEOUT_S) for session in sessions)
+        await asyncio.gather(*leaving, return_exceptions=True)  # who failed has said so
         self.sessions.clear()
         self.tombstones.clear()
 

@@ -36,6 +36,7 @@ from services.engine.reading import to_the_end
 from services.engine.session import Session
 from services.engine.signal import Signal
 from services.engine.slotmap import SlotMap
+from services.engine.unmapping import begin_unmapping
 from services.engine.world import SplitsNoise
 from worldline.errors import IntegrityError, InvariantBroken, WorldlineError
 from worldline.state.difference import compare
@@ -218,12 +219,15 @@ class Forking:
 
     async def _undo(self, seats: Iterable[_Seat]) -> None:
         """Also after a cancellation: no slot outlives a fork that failed."""
+        leaving = []
         for seat in seats:
             held = seat.memory or seat.mapped
             seat.memory = seat.mapped = None
+            leaving.append((seat, None if held is None else begin_unmapping(held)))
+        for seat, unmapping in leaving:
             try:
-                if held is not None:
-                    held.close()
+                if unmapping is not None:
+                    await unmapping.wait()
                 await asyncio.shield(self._slots.release(seat.slot, seat.branch.session_id))
             except WorldlineError as error:
                 # The mover reaps slots that no session of the directory owns.

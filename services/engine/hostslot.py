@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 
 import torch
 
+from services.engine.parts import HOST_PART_BYTES, spans
 from services.engine.slotmap import SlotMap
 from worldline.errors import InvariantBroken
 from worldline.state.digest import digest_slot
@@ -49,8 +51,24 @@ class HostSlot(SlotMap):
             return digest_slot(layout, view)
 
     def _let_go(self) -> bool:
+        if self._mapping.closed:
+            return True
+        self._give_pages_back()
         try:
             self._mapping.close()
         except BufferError:
             return False
         return True
+
+    def _give_pages_back(self) -> None:
+        """Part by part, before the whole is unmapped.
+
+        Whoever takes memory of the kernel waits while a mapping with pages is taken down, and so do
+        the event loop and the quanta; between two parts they go first. The bytes are the file's.
+        """
+        for start, stop in spans(len(self._mapping), HOST_PART_BYTES):
+            try:
+                self._mapping.madvise(mmap.MADV_DONTNEED, start, stop - start)
+            except OSError:  # huge pages, before Linux 5.18: they are few
+                return
+            time.sleep(0)  # whoever wants the interpreter has it now

@@ -120,11 +120,15 @@ class Memory(ABC):
         """
         return read_segments(self.layout(), self._open_buffer(), granule_bytes)
 
-    def close(self) -> None:
-        """Drop every view and unmap. Raises InvariantBroken when somebody kept one."""
+    def let_go(self) -> None:
+        """Drop every view of the slot, and give back what a model has lent. Idempotent."""
         self.state = {}
         self._placed = ()
         self._buffer = None
+
+    def close(self) -> None:
+        """`let_go`, and unmap. Raises InvariantBroken when somebody kept a view."""
+        self.let_go()
         self._slots.close()
 
     def _hold(self, state: StateTree) -> None:

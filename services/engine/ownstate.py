@@ -66,14 +66,18 @@ class OwnState(Memory):
             self._is_stored = True
         return self._layout.with_scalars({scalar.path: scalar.value for scalar in found.scalars})
 
-    def close(self) -> None:
+    def let_go(self) -> None:
         """See `Memory`."""
-        state, carrier = self.state, self._carrier
-        self._carrier = None
-        if carrier is not None:
-            carrier.close()
+        state = self.state
+        super().let_go()
         if state:
             self._model.take_back(state)
+
+    def close(self) -> None:
+        """See `Memory`."""
+        carrier, self._carrier = self._carrier, None
+        if carrier is not None:
+            carrier.close()
         super().close()
 
     def _borrow(self) -> None:

@@ -100,7 +100,7 @@ async def _serve_engine(
     finally:
         await server.stop(0)
         worker.close()
-        engine.shut_down()
+        await engine.shut_down()
         await channels.close()
 
 

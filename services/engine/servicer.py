@@ -182,7 +182,7 @@ class EngineServicer(EngineServiceServicer):
             "sessions": len(sessions),
             "streams": sum(session.stream is not None for session in sessions),
             "tombstones": len(engine.tombstones),
-            "slots_mapped": sum(session.memory is not None for session in sessions),
+            "slots_mapped": sum(session.is_mapped for session in sessions),
         }
         return engine_pb2.DescribeEngineResponse(
             engine_id=self._engine_id,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from services.engine.outbox import Outbox
 from services.engine.quality import Quality, ladder_of
 from services.engine.quantum import block_of
 from services.engine.signal import Signal, wait_for_change
+from services.engine.unmapping import Unmapping, begin_unmapping
 from services.engine.world import WorldModel, quanta_of
 from worldline.admissibility.profile_row import shape_of
 from worldline.contract import Contract
@@ -78,7 +78,8 @@ class Session:
         self.owned_since = 0.0
         #: The span of the move that brought it here, a traceparent; empty where none did.
         self.came_in = ""
-        self._unmapped = asyncio.Event()
+        #: Of its slot, from its end on.
+        self._unmapping: Unmapping | None = None
 
     @property
     def session_id(self) -> str:
@@ -176,24 +177,37 @@ class Session:
                 self.unmap()
             self.changed.notify()
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the slot is in this process's address space, or on its way out of it."""
+        if self._unmapping is None:
+            return self.memory is not None
+        ended = self._unmapping.ended
+        return not ended.done() or ended.exception() is not None
+
     def unmap(self) -> None:
-        """Drop the state's views and unmap the slot."""
+        """Drop the state's views, and begin to unmap the slot: `unmapped` waits for it."""
         if self.flight is not None:
             self.flight.run.close()
             self.flight = None
         memory, self.memory = self.memory, None
         if memory is not None:
-            memory.close()
-        self._unmapped.set()
+            self._unmapping = begin_unmapping(memory)
 
     async def unmapped(self, timeout_s: float) -> None:
         """Wait until the slot is no longer mapped here.
 
         Raises:
             DeadlineExceeded: a block or a reader still uses it.
+            InvariantBroken: somebody kept a view; it stays mapped.
         """
-        if not await wait_for_change(self._unmapped, timeout_s):
-            raise DeadlineExceeded(f"session {self.session_id} still uses its slot")
+        until = time.monotonic() + timeout_s
+        while self.memory is not None:
+            token = self.changed.token()
+            if not await wait_for_change(token, until - time.monotonic()):
+                raise DeadlineExceeded(f"session {self.session_id} still uses its slot")
+        if self._unmapping is not None:
+            await self._unmapping.wait(max(0.0, until - time.monotonic()))
 
     def _end(self, ending: ev.Ending, now: float) -> None:
         self.ending = ending

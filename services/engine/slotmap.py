@@ -33,7 +33,7 @@ class SlotMap(ABC):
         """Digests of the state that lies in the slot, settled before; computed where it rests."""
 
     def close(self) -> None:
-        """Unmap. Idempotent.
+        """Unmap. Idempotent. Takes long: call it off the event loop (`Unmapping`).
 
         Raises:
             InvariantBroken: a tensor or view of the slot is still alive somewhere; the slot stays

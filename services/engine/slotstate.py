@@ -46,7 +46,7 @@ class SlotState(Memory):
         known = None if self._known is None else self._known.layout_of(self.state)
         return pack(self.state, self._layout, buffer) if known is None else known
 
-    def close(self) -> None:
+    def let_go(self) -> None:
         """See `Memory`."""
         self._known = None
-        super().close()
+        super().let_go()

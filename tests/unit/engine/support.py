@@ -273,7 +273,7 @@ class Harness:
         self._loop.cancel()
         await asyncio.gather(self._loop, return_exceptions=True)
         self.worker.close()
-        self.engine.shut_down()
+        await self.engine.shut_down()
 
     async def open(self, session_id: str = "s1", preset: str = "tiny", **contract: Any) -> Any:
         return await call(

@@ -368,6 +368,7 @@ async def test_a_parent_that_is_lost_meanwhile_has_no_branches(
     await in_mid_copy(source, monkeypatch, lose)
     error = await refused(source, Conflict, order(0, 1))
     assert error.reason == "PARENT_GONE"
+    await source.engine.session("s1").unmapped(DEADLINE_S)
     source.engine.bury_ended()
     assert not slot_mapped()
 

@@ -353,6 +353,7 @@ async def test_a_failing_model_ends_its_world_with_an_error_and_unmaps(harness: 
         with pytest.raises(WorldlineError) as failed:
             await player.read()
         assert failed.value.leaf == "kv_cache[0].global_end_index"
+    await session.unmapped(DEADLINE_S)
     assert not slot_mapped()
     harness.engine.bury_ended()
     with pytest.raises(NotFound):

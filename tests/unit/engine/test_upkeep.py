@@ -12,7 +12,7 @@ from services.engine import upkeep
 from services.engine.core import ASK_AFTER_S, Phase
 from services.engine.events import MoveOutcome
 from services.engine.peers import Directory
-from tests.unit.engine.support import Harness, script, slot_mapped, until
+from tests.unit.engine.support import DEADLINE_S, Harness, script, slot_mapped, until
 from worldline.errors import DeadlineExceeded, Fenced, NotFound, Unavailable, WorldlineError
 from worldline.rpc.channel import ChannelPool
 from worldline.rpc.server import GrpcServer
@@ -47,6 +47,7 @@ async def test_a_world_that_the_directory_does_not_name_ends(source: Harness) ->
     source.directory.owned = {"s1": 2}  # another owner's epoch is not ours
     for _ in range(upkeep.RENEWALS_MISSED_MAX):
         await source.upkeep._renew()
+    await source.engine.session("s1").unmapped(DEADLINE_S)
     source.engine.bury_ended()
     assert source.engine.sessions == {}
     assert not slot_mapped()
@@ -147,6 +148,7 @@ async def test_the_directory_hears_of_a_world_whose_block_failed(source: Harness
         await player.act(script(0))
         with pytest.raises(WorldlineError):
             await player.read()
+    await source.engine.session("s1").unmapped(DEADLINE_S)
     source.engine.bury_ended()
     await source.upkeep._renew()
     assert [(one.session_id, one.epoch) for one in source.directory.failed] == [("s1", 1)]
