@@ -126,13 +126,15 @@ class _Watch:
 def _line(record: DrainRecord) -> str:
     """One node in one line, without what changes with time alone."""
     moving = [one for one in record.left if one.move_id]
-    waiting = len(record.left) - len(moving)
+    waiting = [one for one in record.left if not one.move_id]
     parts = [f"{record.sessions_moved} moved"]
     parts += [f"{one.session_id} to {one.target_node_id}" for one in moving]
     if waiting:
-        parts.append(f"{waiting} {'left' if record.ended else 'waiting'}")
+        reasons = ", ".join(dict.fromkeys(one.reason for one in waiting if one.reason))
+        because = f" ({reasons})" if reasons else ""
+        parts.append(f"{len(waiting)} {'left' if record.ended else 'waiting'}{because}")
     if record.rounds_left:
-        parts.append(f"{record.rounds_left} rounds to go")
+        parts.append(f"{counted(record.rounds_left, 'round')} to go")
     return f"{record.node_id} {record.state}: {', '.join(parts)}"
 
 

@@ -43,8 +43,8 @@ def test_a_drain_is_followed_to_its_end_over_a_restart_of_placement(stage: Stage
     result = invoke("drain", "node-1", "--deadline", "90s", "--watch", stage=stage)
     assert result.exit_code == 0, result.output
     assert result.stdout == "node node-1 drained after 1.5 s: 2 sessions moved\n"
-    assert "node-1 draining: 0 moved, s-1 to node-2, 1 waiting" in result.stderr
-    assert "node-1 draining: 1 moved, 1 waiting" in result.stderr
+    assert "node-1 draining: 0 moved, s-1 to node-2, 1 waiting (TARGET_FULL)" in result.stderr
+    assert "node-1 draining: 1 moved, 1 waiting (TARGET_FULL)" in result.stderr
     asked = dict(placement.calls)["Drain"]
     assert (list(asked.node_ids), asked.deadline_ms) == (["node-1"], 90_000)
     described = [request for name, request in placement.calls if name == "DescribeDrain"]
