@@ -44,7 +44,7 @@ _LAST_LOOK_S = 2.0
 def move(
     session_id: SessionArgument,
     target: Annotated[
-        str, typer.Argument(metavar="[NODE]", help="Where to; default: any node.")
+        str, typer.Argument(metavar="NODE", help="Where to; default: any node.")
     ] = "",
     saves: Annotated[
         str,
