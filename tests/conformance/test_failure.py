@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from services.mover.transport.base import Buffer
 from services.mover.transport.loopplane import LoopPlane
 from services.mover.transport.plane import Plane, Work
 from services.mover.transport.threadplane import ThreadPlane
@@ -57,3 +58,42 @@ async def test_a_plane_that_raises_fails_everything(plane: Callable[[Work], Plan
         async with asyncio.timeout(60):
             await one.stop()
             await other.stop()
+
+
+@pytest.mark.parametrize("plane", [ThreadPlane, LoopPlane])
+async def test_a_registration_whose_caller_has_gone_is_taken_back(
+    plane: Callable[[Work], Plane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UCX has made it by then, and nobody else knows of it."""
+    transport = UcxTransport(plane=plane)
+    await transport.start()
+    worker = transport._worker
+    assert worker is not None
+    made: list[int] = []
+    map_, unmap = worker.map, worker.unmap
+
+    def mapped(buffer: Buffer) -> int:
+        made.append(map_(buffer))
+        return made[-1]
+
+    def unmapped(handle: int) -> None:
+        made.remove(handle)
+        unmap(handle)
+
+    monkeypatch.setattr(worker, "map", mapped)
+    monkeypatch.setattr(worker, "unmap", unmapped)
+    memory = memoryview(bytearray(1 << 16))
+    async with asyncio.timeout(60):
+        for _ in range(5):
+            registering = asyncio.create_task(transport.register(memory))
+            await asyncio.sleep(0)
+            registering.cancel()
+            await asyncio.gather(registering, return_exceptions=True)
+            assert registering.cancelled()
+            assert made == []
+            assert transport.census()["registrations"] == 0
+        await transport.register(memory)
+        assert len(made) == transport.census()["registrations"] == 1
+        await transport.unregister(memory)
+        assert made == []
+        await transport.stop()

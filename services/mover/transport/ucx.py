@@ -201,7 +201,15 @@ class UcxTransport(Transport):
         """See `Transport.register`."""
         worker = self._started()
         file = None if descriptor is None else MemoryFile.of(descriptor)
-        handle = await self._call(worker.map, buffer)
+        mapping = asyncio.ensure_future(self._call(worker.map, buffer))
+        try:
+            handle = await asyncio.shield(mapping)
+        except asyncio.CancelledError:
+            # UCX may have it by now, and nobody else would ever give it back.
+            await asyncio.wait({mapping})
+            if mapping.exception() is None:
+                await self._call(worker.unmap, mapping.result())
+            raise
         self._registered[address_of(buffer)] = _Registered(buffer.nbytes, handle, file)
 
     async def unregister(self, buffer: Buffer) -> None:
