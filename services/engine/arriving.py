@@ -46,12 +46,14 @@ class Arriving:
         models: Models,
         chores: Chores,
         slots: Slots,
+        fingerprint: Fingerprint,
         repeats: Callable[[Contract, Loaded], Awaitable[None]],
     ) -> None:
         self._sessions = sessions
         self._models = models
         self._chores = chores
         self._slots = slots
+        self._fingerprint = fingerprint
         self._repeats = repeats
         #: Sessions that an open, an attach or a fork is under way for.
         self.under_way: set[str] = set()
@@ -156,11 +158,8 @@ class Arriving:
         spec: WorldSpec,
         manifest: Manifest,
         slot: move_pb2.SlotRef,
-        fingerprint: Fingerprint,
     ) -> None:
         """Map a staged slot and make the world in it; it generates nothing yet. Idempotent.
-
-        `fingerprint` is this engine's.
 
         Raises:
             InvalidInput: the manifest is not one that this engine's model continues.
@@ -173,7 +172,7 @@ class Arriving:
         with self.coming(session_id):
             loaded = await self._models.get(spec.preset)
             check_quality(contract, loaded)
-            check_manifest(manifest, session_id, loaded.layout, fingerprint, contract)
+            check_manifest(manifest, session_id, loaded.layout, self._fingerprint, contract)
             await self._models.warm(spec.preset)
             await self._repeats(contract, loaded)
             mapped = await self._slots.map(slot, session_id)

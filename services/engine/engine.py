@@ -89,6 +89,7 @@ class Engine:
             models=models,
             chores=chores,
             slots=slots,
+            fingerprint=fingerprint,
             repeats=self._check_repeats,
         )
         self._forking = Forking(
@@ -110,12 +111,6 @@ class Engine:
         if session is None:
             raise NotFound(f"no session {session_id} on this engine", reason="SESSION_UNKNOWN")
         return session
-
-    async def open(
-        self, session_id: str, epoch: int, contract: Contract, spec: WorldSpec
-    ) -> Session:
-        """Make a new world, see `Arriving.open`."""
-        return await self.arriving.open(session_id, epoch, contract, spec)
 
     async def close(self, session_id: str, epoch: int) -> None:
         """End a session at its next boundary; one that is on its way here once it is. Idempotent.
@@ -216,20 +211,6 @@ class Engine:
         async with self._measuring:
             await measure(self._chores, loaded, shape, self.profiles)
         return self.profiles.row(shape, time.monotonic())
-
-    async def attach(
-        self,
-        session_id: str,
-        move_id: str,
-        contract: Contract,
-        spec: WorldSpec,
-        manifest: Manifest,
-        slot: move_pb2.SlotRef,
-    ) -> None:
-        """Make the world of a staged slot, see `Arriving.attach`."""
-        await self.arriving.attach(
-            session_id, move_id, contract, spec, manifest, slot, self.fingerprint
-        )
 
     def activate(self, session_id: str, move_id: str, epoch: int) -> int:
         """Own the world from `epoch` on; returns the next block. Idempotent."""

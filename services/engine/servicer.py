@@ -51,7 +51,7 @@ class EngineServicer(EngineServiceServicer):
         spec = spec_from_proto(request.world)
         epoch = whole(request.epoch, "epoch")
         with span("engine.open", session_id=session_id, preset=spec.preset):
-            session = await self._engine.open(session_id, epoch, contract, spec)
+            session = await self._engine.arriving.open(session_id, epoch, contract, spec)
         layout = session.open_memory().layout()
         return engine_pb2.OpenWorldResponse(layout=layout_to_proto(layout), slot=session.slot)
 
@@ -116,7 +116,9 @@ class EngineServicer(EngineServiceServicer):
         spec = spec_from_proto(request.world)
         manifest = manifest_from_proto(request.manifest)
         with span("engine.attach", session_id=session_id, move_id=move_id, epoch=manifest.epoch):
-            await self._engine.attach(session_id, move_id, contract, spec, manifest, request.slot)
+            await self._engine.arriving.attach(
+                session_id, move_id, contract, spec, manifest, request.slot
+            )
         return engine_pb2.AttachResponse()
 
     async def Activate(  # noqa: N802

@@ -76,7 +76,7 @@ async def test_others_play_and_renew_while_a_slot_is_unmapped(source: Harness, g
     assert await slots_mapped(source) == 2
     source.engine.bury_ended()
     with pytest.raises(Conflict):
-        await source.engine.open("s1", 1, contract_of(), None)  # type: ignore[arg-type]
+        await source.engine.arriving.open("s1", 1, contract_of(), None)  # type: ignore[arg-type]
     gate.may_go.set()
     async with asyncio.timeout(DEADLINE_S):
         await closing
