@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.aftermath import aftermath
+from tests.chaos.drains import Operator
 from tests.chaos.faults import Saboteur, faults
 from tests.chaos.journal import Journal
 from tests.chaos.worlds import CONTRACT, SEED, Stage, Worlds
@@ -40,9 +41,9 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos",
-        description="Worlds that play, move, fork and sleep at random while the processes under "
-        "them are killed, ended and stopped. Every block is compared with a twin's that was left "
-        "alone; at the end nothing may be left.",
+        description="Worlds that play, move, fork and sleep at random while nodes are drained and "
+        "the processes under them are killed, ended and stopped. Every block is compared with a "
+        "twin's that was left alone; at the end nothing may be left.",
     )
     parser.add_argument("--seed", type=int, default=1, help="of everything drawn (default: 1)")
     parser.add_argument(
@@ -76,6 +77,7 @@ async def _run(options: argparse.Namespace, path: Path, journal: Journal) -> Non
         planned = faults(options.seed, sorted(cluster.services), options.calm_s)
         async with asyncio.TaskGroup() as group:
             group.create_task(Saboteur(cluster, journal).run(planned, until_s))
+            group.create_task(Operator(client, journal, stage.nodes, options.seed).run(until_s))
             group.create_task(Worlds(stage, options.seed, until_s).run())
         journal.note("all worlds are closed; what is left?")
         for complaint in await aftermath(cluster, client, calm):
