@@ -118,7 +118,8 @@ class MoverSettings(ServiceSettings):
         default_factory=lambda: _park_threads(os.cpu_count() or 1),
         ge=1,
         le=64,
-        description="threads that copy and digest a state that is parked or comes back",
+        description="threads that copy and digest a state that is parked or comes back; half the "
+        "cores, 16 at most, unless set",
     )
     register_within_s: float = Field(
         30.0, gt=0, le=600, description="how long to try to reach placement at start"

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from worldline.errors import InvalidInput, WorldlineError
@@ -90,10 +91,18 @@ def load_settings(settings_class: type[SettingsT]) -> SettingsT:
         for each in error.errors():
             name = str(each["loc"][0]) if each["loc"] else "settings"
             sys.stderr.write(
-                f"worldline: INVALID_INPUT ({name}): {each['msg']}, got {each['input']!r}; "
+                f"worldline: INVALID_INPUT ({name}): {_wrong(each)}; "
                 f"set --{name.replace('_', '-')} or {prefix}{name.upper()}\n"
             )
         raise SystemExit(2) from None
+
+
+def _wrong(found: ErrorDetails) -> str:
+    """What is wrong with a setting, and what it was unless that is in the words already."""
+    if found["type"] == "missing":
+        return "it has no default"
+    said, got = found["msg"].removeprefix("Value error, "), repr(found["input"])
+    return said if got in said else f"{said}, got {got}"
 
 
 def announce_ready(settings: ServiceSettings, address: str, metrics_address: str = "") -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from worldline.errors import Unavailable
@@ -19,6 +19,17 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="WORLDLINE_TEST_")
     slots: int = Field(1, ge=1, description="slots")
+
+
+class Needing(Settings):
+    """Settings of which one has no default, and one says itself what is wrong with it."""
+
+    home: str = Field(description="host:port of a peer")
+
+    @field_validator("home")
+    @classmethod
+    def _no_place(cls, home: str) -> str:
+        raise ValueError(f"home must be HOST:PORT, got {home!r}")
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +60,21 @@ def test_a_bad_value_is_named_with_the_way_out(
     assert "WORLDLINE_TEST_SLOTS" in said
     assert repr(value) in said
     assert said.count("\n") == 1
+
+
+def test_what_is_wrong_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    way_out = "set --home or WORLDLINE_TEST_HOME\n"
+    with pytest.raises(SystemExit):
+        load_settings(Needing)
+    said = capsys.readouterr().err
+    assert said == f"worldline: INVALID_INPUT (home): it has no default; {way_out}"
+    monkeypatch.setenv("WORLDLINE_TEST_HOME", "nowhere")
+    with pytest.raises(SystemExit):
+        load_settings(Needing)
+    said = capsys.readouterr().err
+    assert said.endswith(f"(home): home must be HOST:PORT, got 'nowhere'; {way_out}")
 
 
 def test_what_cannot_work_exits_with_the_field(capsys: pytest.CaptureFixture[str]) -> None:
