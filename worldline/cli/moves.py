@@ -174,7 +174,7 @@ class ProgressView:
             TextColumn("{task.percentage:>3.0f} %"),
             TransferSpeedColumn(),
             console=err_console,
-            disable=quiet,
+            disable=quiet or not err_console.is_terminal,
             transient=True,
         )
         self._quiet = quiet

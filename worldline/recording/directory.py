@@ -103,7 +103,10 @@ def read_run(path: Path) -> Run:
         log = log_path.read_bytes() if log_path.exists() else b""
     except OSError as error:
         raise NotFound(
-            f"no run at {path}: {error.filename}: {error.strerror}", reason="RUN_UNKNOWN"
+            f"no run at {path}: {error.filename}: {error.strerror}; name the directory that "
+            "`worldline record --out` wrote",
+            reason="RUN_UNKNOWN",
+            field="run",
         ) from None
     try:
         header = header_from_json(_text(header_bytes))

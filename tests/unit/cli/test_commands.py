@@ -184,6 +184,7 @@ def test_move_shows_phases_verdict_and_digests(stage: Stage) -> None:
     result = invoke("move", "session-1", "node-1", stage=stage)
     assert result.exit_code == 0
     assert "frozen" in result.stderr
+    assert "" not in result.stderr.splitlines(), "no terminal: no bar, and no line of one"
     for text in ("committed", "admitted: fits", "freeze", "1.2", "00000000000000ab", "equal"):
         assert text in result.stdout
 

@@ -98,7 +98,7 @@ def test_what_is_no_run_is_named_in_one_line(command: str, tmp_path: Path) -> No
     arguments = [missing, missing] if command == "diff" else [missing]
     result = invoke(command, *arguments)
     assert result.exit_code == 4
-    assert result.stderr.startswith("worldline: RUN_UNKNOWN")
+    assert result.stderr.startswith("worldline: RUN_UNKNOWN [run]")
     one = written(tmp_path / "one", run(2))
     log = Path(one) / LOG_NAME
     log.write_text(log.read_text().replace('"steps":3', '"steps":0', 1))
