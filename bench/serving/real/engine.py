@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from bench.serving.real.arms import BULK, INTERACTIVE, Arm
@@ -94,7 +94,7 @@ class Engine:
         """What quanta take here, learned from so many blocks of a session without a period."""
         await self._worker.run(self._model.warm)
         session = self._session(INTERACTIVE, _NO_PERIOD, 0)
-        with self._open({INTERACTIVE: session}):
+        async with self._open({INTERACTIVE: session}):
             generation = self._generation({INTERACTIVE: session})
             player = Player(session, generation.wake, 0, blocks)
             async with asyncio.timeout(_DEADLINE_S), asyncio.TaskGroup() as group:
@@ -110,7 +110,7 @@ class Engine:
         first = self._session(INTERACTIVE, contract, seed)
         bulk = Contract(ServiceClass.C3_BULK, horizon_ms=_HORIZON_MS)
         sessions = {INTERACTIVE: first, BULK: self._session(BULK, bulk, seed)}
-        with self._open(sessions):
+        async with self._open(sessions):
             generation = self._generation(sessions, arm)
             player = Player(first, generation.wake, seed)
             job = Player(sessions[BULK], generation.wake, seed, load.bulk_blocks)
@@ -137,7 +137,7 @@ class Engine:
         """
         names = [f"resident-{number}" for number in range(count)]
         sessions = {name: self._session(name, contract, seed) for seed, name in enumerate(names)}
-        with self._open(sessions):
+        async with self._open(sessions):
             generation = self._generation(sessions)
             players = [
                 Player(session, generation.wake, seed)
@@ -182,14 +182,15 @@ class Engine:
         session.apply(ev.Opened(), time.monotonic())
         return session
 
-    @contextmanager
-    def _open(self, sessions: Mapping[str, Session]) -> Iterator[None]:
+    @asynccontextmanager
+    async def _open(self, sessions: Mapping[str, Session]) -> AsyncIterator[None]:
         """Their memory is given back afterwards."""
         try:
             yield
         finally:
             for session in sessions.values():
                 session.unmap()
+                await session.unmapped(_DEADLINE_S)
 
     async def _settled(self) -> None:
         """Wait for the quantum that a cancelled loop has left running."""
