@@ -22,6 +22,7 @@ class Device:
     uuid: str = ""
     numa_node: int | None = None
     nvlink_peers: tuple[str, ...] = ()
+    pcie_peers: tuple[str, ...] = ()
 
 
 def describe_devices(names: tuple[str, ...]) -> tuple[Device, ...]:
@@ -57,4 +58,5 @@ def _gpu(name: str) -> Device:
         uuid=gpu.uuid,
         numa_node=gpu.numa_node,
         nvlink_peers=tuple(found[peer].uuid for peer in gpu.nvlink_peers),
+        pcie_peers=tuple(found[peer].uuid for peer in gpu.pcie_peers),
     )

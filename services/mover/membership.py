@@ -108,6 +108,7 @@ class Membership:
             slot_bytes=shelf.slot_bytes,
             numa_node=device.numa_node,
             nvlink_peers=device.nvlink_peers,
+            pcie_peers=device.pcie_peers,
             # A GPU digests by itself, whatever the host does.
             digest_rate_bytes_per_s=self._digest_rate_bytes_per_s if device.name == CPU else 0.0,
         )

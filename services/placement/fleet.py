@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from services.placement.choose import Candidate
-from services.placement.device import DeviceRecord, Place
+from services.placement.device import DeviceRecord, Place, place_of
 from services.placement.move import Move
 from services.placement.phases import MovePhase
 from services.placement.records import EngineRecord, NodeRecord, SessionRecord, SessionState
@@ -246,8 +246,7 @@ class Fleet:
             NotFound: as `device`.
         """
         device = self.device(engine_id)
-        host_id = self.node(self.engine(engine_id).node_id).host_id
-        return Place(host_id, device.uuid, device.nvlink_peers)
+        return place_of(self.node(self.engine(engine_id).node_id).host_id, device)
 
     def node_alive(self, node_id: str, now: float) -> bool:
         """Whether the node renewed within its lease."""
@@ -405,7 +404,7 @@ class Fleet:
             slots_total=device.slots_total,
             slot_bytes=device.slot_bytes,
             fingerprint=engine.fingerprint,
-            place=Place(node.host_id, device.uuid, device.nvlink_peers),
+            place=place_of(node.host_id, device),
             slots_for_moves=max(0, for_moves),
             device=device.name,
             digest_rate_bytes_per_s=device.digest_rate_bytes_per_s,

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import time
 from dataclasses import asdict
+from typing import Any
 
 from services.placement.device import DeviceRecord
 from services.placement.directory import transaction
@@ -77,11 +78,14 @@ def all_nodes(db: sqlite3.Connection) -> list[NodeRecord]:
 
 
 def _node(row: sqlite3.Row) -> NodeRecord:
-    devices = tuple(
-        DeviceRecord(**one | {"nvlink_peers": tuple(one["nvlink_peers"])})
-        for one in json.loads(row["devices"])
-    )
+    devices = tuple(_device(one) for one in json.loads(row["devices"]))
     return NodeRecord(**dict(row) | {"devices": devices})
+
+
+def _device(stored: dict[str, Any]) -> DeviceRecord:
+    # What an older placement has written names no PCIe peers.
+    peers = {name: tuple(stored.get(name, ())) for name in ("nvlink_peers", "pcie_peers")}
+    return DeviceRecord(**stored | peers)
 
 
 def all_engines(db: sqlite3.Connection) -> list[EngineRecord]:

@@ -101,6 +101,7 @@ def _device_from_proto(message: placement_pb2.Device) -> DeviceRecord:
         uuid=message.uuid,
         numa_node=message.numa_node if message.HasField("numa_node") else None,
         nvlink_peers=tuple(message.nvlink_peers),
+        pcie_peers=tuple(message.pcie_peers),
         digest_rate_bytes_per_s=message.digest_rate_bytes_per_s,
     )
 
@@ -120,6 +121,7 @@ def device_to_proto(
         slot_bytes=device.slot_bytes,
         numa_node=device.numa_node,
         nvlink_peers=device.nvlink_peers,
+        pcie_peers=device.pcie_peers,
         digest_rate_bytes_per_s=device.digest_rate_bytes_per_s,
         slots_live=in_role(move_pb2.SLOT_ROLE_LIVE),
         slots_shadow=in_role(move_pb2.SLOT_ROLE_SHADOW),

@@ -114,6 +114,7 @@ async def test_nodes_say_their_devices() -> None:
         assert engine.device_uuid == found.uuid
         assert engine.facts["gpu"] == found.name
         assert set(device.nvlink_peers) == {known[peer].uuid for peer in found.nvlink_peers}
+        assert set(device.pcie_peers) == {known[peer].uuid for peer in found.pcie_peers}
     assert first.host_id == second.host_id
     assert first.engines[0].fingerprint == second.engines[0].fingerprint
 

@@ -33,6 +33,11 @@ class Device:
     nvlink_peers: tuple[int, ...]
 
     @property
+    def pcie_peers(self) -> tuple[int, ...]:
+        """Peers that are reached over PCIe, without the host's memory in between."""
+        return tuple(peer for peer in self.peers if peer not in self.nvlink_peers)
+
+    @property
     def torch_name(self) -> str:
         """`cuda:0` for index 0: what slots and torch call it."""
         return f"cuda:{self.index}"

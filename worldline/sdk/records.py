@@ -87,7 +87,8 @@ class Device:
     """One device on which a node has slots, each of `slot_bytes`.
 
     `uuid` is a GPU's own name, empty for the CPU; `numa_node` is None where the machine does not
-    say; `nvlink_peers` are the UUIDs of the GPUs that NVLink reaches from it.
+    say; `nvlink_peers` are the UUIDs of the GPUs that NVLink reaches from it, `pcie_peers` of
+    those that only PCIe does.
     `digest_rate_bytes_per_s` is what the host's cores verify in a second for all its nodes
     together, 0 where the device does that itself. Free slots are the directory's count; live,
     shadow and quarantined ones are the mover's own, of its last renewal.
@@ -104,6 +105,7 @@ class Device:
     slots_live: int = 0
     slots_shadow: int = 0
     slots_quarantined: int = 0
+    pcie_peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,7 @@ def _device_from_proto(message: placement_pb2.Device) -> Device:
         slot_bytes=message.slot_bytes,
         numa_node=message.numa_node if message.HasField("numa_node") else None,
         nvlink_peers=tuple(message.nvlink_peers),
+        pcie_peers=tuple(message.pcie_peers),
         digest_rate_bytes_per_s=message.digest_rate_bytes_per_s,
         slots_live=message.slots_live,
         slots_shadow=message.slots_shadow,

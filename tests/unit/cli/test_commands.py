@@ -327,6 +327,7 @@ def test_nodes_as_json_say_their_devices(stage: Stage) -> None:
     cpu, gpu = node["devices"]
     assert (cpu["name"], cpu["uuid"], cpu["numa_node"]) == ("cpu", "", None)
     assert (gpu["numa_node"], gpu["nvlink_peers"]) == (1, ["GPU-peer"])
+    assert gpu["pcie_peers"] == ["GPU-beside"]
     assert node["engines"][0]["device_uuid"] == gpu["uuid"]
 
 

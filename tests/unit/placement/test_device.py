@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -27,7 +28,7 @@ HERE, THERE = "boot-1", "boot-2"
 
 
 def gpu(name: str, uuid: str, *peers: str, slots: int = 2) -> DeviceRecord:
-    return DeviceRecord(name, slots, 1 << 20, uuid, 0, peers)
+    return DeviceRecord(name, slots, 1 << 20, uuid, 0, peers[:1], peers[1:])
 
 
 def node_of(name: str, *devices: DeviceRecord, host_id: str = HERE) -> NodeRecord:
@@ -46,6 +47,11 @@ def engine_on(name: str, device: str, uuid: str = "", node: str = "1") -> Engine
         (Place(HERE, A, (B,)), Place(HERE, B), Nearness.NVLINK),
         (Place(HERE, A), Place(HERE, B, (A,)), Nearness.NVLINK),
         (Place(HERE, A, (B,)), Place(THERE, B), Nearness.NVLINK),
+        (Place(HERE, A, (B,), (C,)), Place(HERE, B), Nearness.NVLINK),
+        (Place(HERE, A, (), (B,)), Place(HERE, B, (), (A,)), Nearness.PCIE),
+        (Place(HERE, A, (B,)), Place(HERE, C, (), (A,)), Nearness.PCIE),
+        (Place(HERE, A, (), (B,)), Place(HERE), Nearness.SAME_HOST),
+        (Place(HERE, A, (), (B,)), Place(THERE, B), Nearness.ELSEWHERE),
         (Place(HERE, A, (B,)), Place(HERE, C), Nearness.SAME_HOST),
         (Place(HERE, A, (B,)), Place(HERE), Nearness.SAME_HOST),
         (Place(HERE), Place(HERE), Nearness.SAME_HOST),
@@ -61,6 +67,7 @@ places = st.builds(
     Place,
     st.sampled_from([HERE, THERE]),
     st.sampled_from(["", A, B]),
+    st.lists(st.sampled_from([A, B, C]), unique=True).map(tuple),
     st.lists(st.sampled_from([A, B, C]), unique=True).map(tuple),
 )
 
@@ -126,6 +133,18 @@ def test_an_engine_whose_node_lost_its_device_is_no_candidate() -> None:
     assert caught.value.reason == "DEVICE_UNKNOWN"
 
 
+def test_a_directory_that_knows_no_pcie_peers_is_read(tmp_path: Path) -> None:
+    db = open_directory(str(tmp_path / "directory.sqlite"))
+    db.row_factory = sqlite3.Row
+    node_table.put_node(db, node_of("1", gpu("cuda:0", A, B, C)))
+    (written,) = db.execute("SELECT devices FROM nodes").fetchone()
+    (device,) = json.loads(written)
+    del device["pcie_peers"]
+    db.execute("UPDATE nodes SET devices = ?", (json.dumps([device]),))
+    assert node_table.all_nodes(db) == [node_of("1", gpu("cuda:0", A, B))]
+    db.close()
+
+
 def test_the_directory_keeps_devices(tmp_path: Path) -> None:
     path = str(tmp_path / "directory.sqlite")
     nodes = [node_of("1", gpu("cuda:0", A, B, C), DeviceRecord("cpu", 4, 5))]
@@ -169,6 +188,8 @@ def test_devices_cross_the_wire_as_they_are() -> None:
         ({"numa_node": 5_000}, "devices.numa_node"),
         ({"nvlink_peers": ("",)}, "devices.nvlink_peers"),
         ({"nvlink_peers": ("p",) * 2_000}, "devices.nvlink_peers"),
+        ({"pcie_peers": ("",)}, "devices.pcie_peers"),
+        ({"pcie_peers": ("p",) * 2_000}, "devices.pcie_peers"),
         ({"uuid": "u" * 200}, "devices.uuid"),
     ],
 )

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from services.placement.changes import Changes
 from services.placement.choose import TARGETS_MAX, Candidate, MoveWish, choose_targets
-from services.placement.device import DeviceRecord, Place
+from services.placement.device import DeviceRecord, Place, place_of
 from services.placement.fleet import Fleet
 from services.placement.move import Move
 from services.placement.phases import MovePhase
@@ -94,7 +94,14 @@ class Shortlisted(RuleBasedStateMachine):
         gpus: int = len(DEVICES),
     ) -> None:
         devices = tuple(
-            DeviceRecord(name, slots, size, f"GPU-{node_id}-{number}", nvlink_peers=peers)
+            DeviceRecord(
+                name,
+                slots,
+                size,
+                f"GPU-{node_id}-{number}",
+                nvlink_peers=peers[::2],
+                pcie_peers=peers[1::2],
+            )
             for number, name in enumerate(DEVICES[:gpus])
         )
         self.fleet.put_node(NodeRecord(node_id, "h:1", "j", host_id, devices), self.now)
@@ -220,7 +227,7 @@ class Shortlisted(RuleBasedStateMachine):
         allowed = drop and tier is DeterminismTier.T0_BITWISE
         wish = MoveWish(
             source_node_id=engine.node_id,
-            source=Place(node.host_id, device.uuid, device.nvlink_peers),
+            source=place_of(node.host_id, device),
             fingerprint=engine.fingerprint,
             contract=contract(determinism_tier=tier, tier_drop_allowed=allowed),
             extent_bytes=extent_bytes,

@@ -312,6 +312,7 @@ class FakePlacementServicer(placement_pb2_grpc.PlacementServiceServicer):
                 slots_free=1,
                 numa_node=1,
                 nvlink_peers=["GPU-peer"],
+                pcie_peers=["GPU-beside"],
             ),
         ]
         node = placement_pb2.Node(node_id="node-0", engines=[engine], devices=devices)
