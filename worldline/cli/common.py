@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,6 +88,8 @@ def run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:
 
 async def _unless_terminated(work: Coroutine[Any, Any, int]) -> int:
     """`asyncio.run` does the same for SIGINT. A second SIGTERM changes nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        return await work  # signals are the main thread's alone
     loop, working = asyncio.get_running_loop(), asyncio.ensure_future(work)
     terminated = False
 
