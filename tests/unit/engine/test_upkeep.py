@@ -111,6 +111,7 @@ async def test_a_world_that_lost_its_owner_runs_not_one_quantum_more(source: Har
             await player.read()
         assert lost.value.reason == "OWNERSHIP_LOST"
     assert session.outbox.next_block_index == 1
+    await session.unmapped(DEADLINE_S)
     assert not slot_mapped()
 
 
