@@ -391,7 +391,6 @@ class Steps:
                 request,
                 timeout_s=self._deadlines.attach_s,
             ),
-            attempts=1,  # it is not: where it may have taken effect it is undone
         )
         return ev.Attached(attempt)
 

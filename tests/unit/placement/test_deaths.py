@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from services.placement import move_table, move_task, scribe
 from tests.unit.placement.cluster import LEASE_MS, Cluster, running_cluster
-from worldline.errors import Unavailable
+from worldline.errors import Conflict, Unavailable
 from worldline.telemetry.spans import use_tracer
 from worldline.v1 import move_pb2, placement_pb2
 
@@ -137,7 +137,7 @@ async def test_placement_dies_at_every_step(tmp_path: Path, method: str) -> None
 async def test_placement_dies_in_mid_rollback(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         session_id = await cluster.session()
-        cluster.faults.fail("e2.Attach", Unavailable("away"))
+        cluster.faults.fail("e2.Attach", Conflict("no"))
         gate = cluster.faults.hold("e1.Thaw")
         task = asyncio.ensure_future(cluster.move(session_id))
         await cluster.faults.reach("e1.Thaw")
@@ -150,7 +150,7 @@ async def test_placement_dies_in_mid_rollback(tmp_path: Path) -> None:
         record = await cluster.ended(listed.move_id)
         assert (record.phase, record.failure.reason) == (
             move_pb2.MOVE_PHASE_ABORTED,
-            "UNAVAILABLE",
+            "CONFLICT",
         )
         cluster.check_at(session_id, "e1")
 

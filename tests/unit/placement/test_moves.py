@@ -127,7 +127,16 @@ async def test_an_early_verification_that_failed_is_made_anew(cluster: Cluster) 
 
 
 @pytest.mark.parametrize(
-    "method", ["e2.Activate", "e1.Detach", "n1.Release", "e1.Freeze", "n2.Verify", "AdmitMove"]
+    "method",
+    [
+        "e2.Attach",
+        "e2.Activate",
+        "e1.Detach",
+        "n1.Release",
+        "e1.Freeze",
+        "n2.Verify",
+        "AdmitMove",
+    ],
 )
 async def test_a_lost_reply_is_asked_again(cluster: Cluster, method: str) -> None:
     session_id = await cluster.session()
@@ -137,10 +146,20 @@ async def test_a_lost_reply_is_asked_again(cluster: Cluster, method: str) -> Non
     cluster.check_at(session_id, "e2")
 
 
+async def test_a_connection_to_the_target_that_broke_since_costs_no_move(cluster: Cluster) -> None:
+    """Nobody has asked a warm engine anything since its last move: attach is the first to know."""
+    session_id = await cluster.session()
+    for node_id in ("n2", "n1"):
+        await cluster.move(session_id, node_id)
+    cluster.faults.fail("e2.Attach", Unavailable("Connection reset by peer"))
+    assert (await cluster.move(session_id)).phase == move_pb2.MOVE_PHASE_DONE
+    cluster.check_at(session_id, "e2")
+
+
 @pytest.mark.parametrize("method", ["e1.Thaw", "n2.Release", "e2.Detach"])
 async def test_a_lost_reply_of_a_rollback_is_asked_again(cluster: Cluster, method: str) -> None:
     session_id = await cluster.session()
-    cluster.faults.fail("e2.Attach", Unavailable("away"))
+    cluster.faults.fail("e2.Attach", Conflict("no"))
     cluster.faults.lose_reply(method, DeadlineExceeded("the reply is lost"))
     assert (await cluster.move(session_id)).phase == move_pb2.MOVE_PHASE_ABORTED
     assert cluster.faults.calls.count(method) >= 2
@@ -351,7 +370,7 @@ async def test_abort_retry_abort_fifty_times(cluster: Cluster) -> None:
         method = methods[turn % len(methods)]
         cluster.faults.fail(method, TransferFailed("broken"))
         record = await cluster.move(session_id)
-        if method == "e2.WarmWorld":  # idempotent: asked again, and then it works
+        if method in ("e2.WarmWorld", "e2.Attach"):  # idempotent: asked again, and then it works
             assert record.phase == move_pb2.MOVE_PHASE_DONE
             await cluster.move(session_id, "n1")
         else:
@@ -359,8 +378,8 @@ async def test_abort_retry_abort_fifty_times(cluster: Cluster) -> None:
         cluster.faults.errors.clear()
     cluster.check_at(session_id, "e1")
     described = await cluster.ask("DescribePlacement", placement_pb2.DescribePlacementRequest())
-    assert sum(described.moves_by_outcome.values()) == 60
-    assert described.moves_by_outcome["aborted:TRANSFER_FAILED"] == 40
+    assert sum(described.moves_by_outcome.values()) == 70
+    assert described.moves_by_outcome["aborted:TRANSFER_FAILED"] == 30
     assert described.census.counts["open_moves"] == 0
     assert described.census.counts["owned_tasks"] == 1  # the lease reaper
 

@@ -17,7 +17,7 @@ from services.placement.phases import MovePhase
 from services.placement.recovery import Resumption, resume
 from tests.unit.placement.cluster import running_cluster
 from tests.unit.placement.test_deaths import moving
-from worldline.errors import Unavailable
+from worldline.errors import Conflict
 from worldline.v1 import move_pb2, placement_pb2
 
 
@@ -115,7 +115,7 @@ async def test_an_attach_that_fails_after_the_promotion_leaves_no_slot(tmp_path:
         target = cluster.movers["n2"].slots
         await asyncio.wait_for(cluster.movers["n2"].promoted.wait(), 60)
         assert [role for _, role in target.values()] == ["live"]
-        cluster.faults.fail("e2.Attach", Unavailable("away"))
+        cluster.faults.fail("e2.Attach", Conflict("no"))
         gate.set()
         assert (await task).phase == move_pb2.MOVE_PHASE_ABORTED
         assert not target
