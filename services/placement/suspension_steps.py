@@ -45,7 +45,8 @@ from worldline.verdict import RejectReason
 
 _log = structlog.get_logger(__name__)
 
-_FREEZE_ATTEMPTS = 3
+#: Of calls that are idempotent.
+_ATTEMPTS = 3
 _ASK_DIRECTORY_S = 0.5
 
 
@@ -111,7 +112,7 @@ class SuspensionSteps:
                 request,
                 timeout_s=self._deadlines.freeze_s,
             ),
-            attempts=_FREEZE_ATTEMPTS,
+            attempts=_ATTEMPTS,
             gone=lambda: self._fleet.engine_gone(one.party, _now()),
         )
         manifest = replace(manifest_from_proto(answer.manifest), digests=None)
@@ -186,10 +187,14 @@ class SuspensionSteps:
             slot=slot_to_proto(one.slot),
         )
         try:
-            await call(
-                self._peers.engine(one.party.engine_id).Attach,
-                request,
-                timeout_s=self._deadlines.attach_s,
+            await ask_again(
+                lambda: call(
+                    self._peers.engine(one.party.engine_id).Attach,
+                    request,
+                    timeout_s=self._deadlines.attach_s,
+                ),
+                attempts=_ATTEMPTS,
+                gone=lambda: self._fleet.engine_gone(one.party, _now()),
             )
         except Conflict as error:
             if error.reason == RejectReason.NOT_DETERMINISTIC.name:

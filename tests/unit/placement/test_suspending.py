@@ -100,6 +100,16 @@ async def test_asking_again_changes_nothing(tmp_path: Path) -> None:
         check_live(cluster, session_id)
 
 
+async def test_a_connection_to_the_engine_that_broke_since_costs_no_resume(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        session_id = await cluster.session()
+        await suspend(cluster, session_id)
+        cluster.faults.fail("e1.Attach", Unavailable("Connection reset by peer"))
+        await resume(cluster, session_id)
+        assert cluster.faults.calls.count("e1.Attach") == 2
+        check_live(cluster, session_id)
+
+
 async def test_two_at_once_are_one(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         session_id = await cluster.session()
